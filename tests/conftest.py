@@ -235,3 +235,26 @@ def featured_run(featured: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
     trainer = {"max_epochs": 2, "batch_size": 64}
     fit(parse_config({"model": model, "trainer": trainer}), featured, out)
     return out
+
+
+@pytest.fixture(scope="session")
+def contextual(featured: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`featured` with the context of tests/context.py. Read only."""
+    from tests.context import with_context
+
+    return with_context(featured, tmp_path_factory.mktemp("contextual") / "data")
+
+
+@pytest.fixture(scope="session")
+def context_run(contextual: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with features, item bags and context. Read only."""
+    from recsys_moe.config.settings import parse_config
+    from recsys_moe.train.fit import fit
+
+    out = tmp_path_factory.mktemp("runs") / "context"
+    parts = {"features": "all", "item_bag": "ratings", "bag_dim": 4, "context": "all"}
+    trainer = {"max_epochs": 2, "batch_size": 64}
+    model = {**TINY_MODEL, **parts}
+    config = {"model": model, "trainer": trainer, "optim": {"lr": 0.01}}
+    fit(parse_config(config), contextual, out)
+    return out

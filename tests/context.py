@@ -35,8 +35,22 @@ def with_context(prepared: Path, folder: Path, rows_per_group: int = 100) -> Pat
         pq.write_table(table, part, row_group_size=rows_per_group)
     names = pd.DataFrame({"side": "context", "feature": "hour", "index": np.arange(4, dtype="i4")})
     names["value"] = [f"{n}h" for n in range(4)]
-    names.to_parquet(folder / "features.parquet", index=False)
+    if (folder / "features.parquet").is_file():
+        names = pd.concat([pd.read_parquet(folder / "features.parquet"), names])
+    names.astype({"index": "i4"}).to_parquet(folder / "features.parquet", index=False)
     return folder
+
+
+def raw(context_NC: Tensor) -> list[dict[str, object]]:
+    """What users would say of such contexts; 9h is unknown in training."""
+    hours = ["0h", "1h", "2h", "3h", "9h"]
+    return [
+        {
+            "hour": None if hour != hour else hours[int(hour)],
+            "price": None if price != price else PRICE.mean + PRICE.std * price,
+        }
+        for hour, price in context_NC.tolist()
+    ]
 
 
 def expected(user_N: Tensor, item_N: Tensor) -> Tensor:

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from recsys_moe.artifact.baselines import baselines, missed
 from recsys_moe.artifact.evaluation import evaluate_model
-from recsys_moe.artifact.model_folder import Artifact, load_artifact
+from recsys_moe.artifact.model_folder import NO_CATEGORIES, VOCABULARIES, Artifact, load_artifact
 from recsys_moe.artifact.run_folder import DATA_LOCK
 from recsys_moe.artifact.segments import Segments
+from recsys_moe.config.encoders import chosen_context
 from recsys_moe.data.batches import EvalBatches
-from recsys_moe.data.columns import reading
+from recsys_moe.data.columns import Rows, reading
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import DataError
 from recsys_moe.files import read_object, write_json
@@ -39,9 +41,8 @@ def evaluate_artifact(
     check_split("--split", split)
     artifact = load_artifact(path)
     folder, schema = data_of(path, artifact, data)
-    most = rows_within(schema, artifact.config.data.max_memory_mb)
-    batches = EvalBatches(open_rows(folder, schema, split, most), artifact.config.eval_rows)
-    train = open_rows(folder, schema, "train", most)
+    rows, train = (open_split(artifact, folder, schema, name) for name in (split, "train"))
+    batches = EvalBatches(rows, artifact.config.eval_rows)
     result = evaluate_model(
         artifact.model,
         batches,
@@ -50,11 +51,25 @@ def evaluate_artifact(
         split=split,
         progress=progress,
         calibrations=artifact.calibration,
-        segments=Segments(train, schema),
+        segments=segments_of(artifact, train, schema),
     )
     result["baselines"] = baselines(train, batches.rows, schema)
     result["trained_on_these_data"] = schema == artifact.schema
     return result
+
+
+def open_split(artifact: Artifact, folder: Path, schema: Schema, split: str) -> Rows:
+    """A split of prepared data with what the model reads of it. Raises DataError."""
+    context = chosen_context(artifact.config, artifact.schema)
+    most = rows_within(schema, artifact.config.data.max_memory_mb, context=len(context))
+    return open_rows(folder, schema, split, most, context=context)
+
+
+def segments_of(artifact: Artifact, train: Rows, schema: Schema) -> Segments:
+    """Empty segments of a model's data."""
+    context = chosen_context(artifact.config, artifact.schema)
+    found = [(one.name, _categories(artifact.categories, [one.name])) for one in context]
+    return Segments(train, schema, [(n, [row["value"] for row in rows]) for n, rows in found])
 
 
 def data_of(path: Path, artifact: Artifact, data: Path | None) -> tuple[Path, Schema]:
@@ -96,6 +111,33 @@ def _check_fits(artifact: Artifact, schema: Schema, folder: Path) -> None:
                 f"{file} is missing or differs from the ids the model was trained with; "
                 "evaluate on the data of the model, or score raw ids with `recsys-moe predict`"
             )
+    _check_context(artifact, schema, folder)
+
+
+def _check_context(artifact: Artifact, schema: Schema, folder: Path) -> None:
+    """Refuse context features of another kind, with other categories or another scale."""
+    context = chosen_context(artifact.config, artifact.schema)
+    if not context:
+        return
+    names = [one.name for one in context]
+    path, same = folder / VOCABULARIES, set(context) <= set(schema.context_features)
+    if same and any(one.size for one in context):
+        with reading(path):
+            known = pq.read_table(path, columns=NO_CATEGORIES.column_names)
+        same = _categories(known, names) == _categories(artifact.categories, names)
+    if not same:
+        raise DataError(
+            f"{folder}: context features {', '.join(names)} must have the categories and scales "
+            "that the model was trained with; evaluate on the data of the model, or score raw "
+            "values with `recsys-moe predict`"
+        )
+
+
+def _categories(table: pa.Table, names: list[str]) -> list[dict[str, Any]]:
+    of_context = pc.equal(table["side"], "context")
+    mine = pc.and_(of_context, pc.is_in(table["feature"], value_set=pa.array(names)))
+    rows = table.filter(mine).sort_by([("feature", "ascending"), ("index", "ascending")])
+    return rows.select(["feature", "value"]).to_pylist()
 
 
 def _holds(file: Path, name: str, ids: pa.ChunkedArray) -> bool:

@@ -19,15 +19,15 @@ from recsys_moe.artifact.graphs import FORMATS, Graph, write_graphs
 from recsys_moe.artifact.model_folder import (
     FILES,
     FORMAT,
-    FORMAT_VERSION,
     MANIFEST,
     OPTIONAL,
-    WITH_ENCODERS,
     Artifact,
     find_artifact,
     load_artifact,
     save_artifact,
+    version_of,
 )
+from recsys_moe.config.encoders import chosen_context
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.files import Kind, check_out, read_object, read_record, write_json
 from recsys_moe.folders import replacing_folder
@@ -128,13 +128,32 @@ def _evaluations(path: Path) -> dict[str, Any]:
 def _describe(artifact: Artifact, size: int) -> dict[str, Any]:
     user, item = artifact.schema.user.size, artifact.schema.item.size
     return {
-        "format_version": WITH_ENCODERS if artifact.encoders else FORMAT_VERSION,
+        "format_version": version_of(artifact.config, bool(artifact.encoders)),
         "bytes": size,
         "torch": torch.__version__,
         "inputs": {
             "user": {"dtype": "int64", "shape": ["rows"], "range": [0, user], "unseen": user},
             "item": {"dtype": "int64", "shape": ["rows"], "range": [0, item], "unseen": item},
+            **_context_input(artifact),
         },
         "outputs": list(Graph(artifact).outputs),
         "tasks": [{"name": task.name, "kind": task.kind} for task in artifact.schema.tasks],
     }
+
+
+def _context_input(artifact: Artifact) -> dict[str, Any]:
+    """A column per context feature, NaN where missing; {} for a model without."""
+    context = chosen_context(artifact.config, artifact.schema)
+    if not context:
+        return {}
+    columns = [
+        {"name": one.name, "kind": one.kind}
+        | (
+            {"mean": one.mean, "std": one.std}
+            if one.kind == "numeric"
+            else {"range": [0, one.size], "unseen": one.size}
+        )
+        for one in context
+    ]
+    shape = ["rows", len(columns)]
+    return {"context": {"dtype": "float32", "shape": shape, "missing": "NaN", "columns": columns}}

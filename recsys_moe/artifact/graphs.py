@@ -24,13 +24,16 @@ from recsys_moe.files import sha256_file
 from recsys_moe.kinds import kind_of
 from recsys_moe.model.request import Request
 
-INPUTS = ("user", "item")
+INPUTS = ("user", "item", "context")
+"""The last one of models with context features alone."""
 LATENCY_ROWS = (1, 1000)
 LATENCY_RUNS = 20
 
 
 class Graph(nn.Module):
     """What is exported: (B,) int64 `user` and `item` indices -> the outputs named in `outputs`.
+
+    `context`, for models with context features: (B, C) float32 as in `Request.context`.
 
     `predictions` (B, T) float32, one column per task in the order of the schema: a probability for
     binary tasks, a value for regression. `calibrated`, the same with the calibrated probability
@@ -44,8 +47,10 @@ class Graph(nn.Module):
         self.calibration = artifact.calibration
         self.outputs = ("predictions", "calibrated")[: 2 if self.calibration else 1]
 
-    def forward(self, user: Tensor, item: Tensor) -> tuple[Tensor, ...]:
-        logits_BT = self.model(Request(user, item)).logits_BT
+    def forward(
+        self, user: Tensor, item: Tensor, context: Tensor | None = None
+    ) -> tuple[Tensor, ...]:
+        logits_BT = self.model(Request(user, item, context)).logits_BT
         raw = [kind_of(task).link(logits_BT[:, t]) for t, task in enumerate(self.tasks)]
         predictions_BT = torch.stack(raw, dim=1)
         if not self.calibration:
@@ -77,11 +82,12 @@ def _write_pt2(program: ExportedProgram, path: Path, outputs: tuple[str, ...]) -
 
 
 def _write_onnx(program: ExportedProgram, path: Path, outputs: tuple[str, ...]) -> None:
+    inputs = INPUTS[: len(program.graph_signature.user_inputs)]
     exported = torch.onnx.export(
         program,
-        input_names=INPUTS,
+        input_names=inputs,
         output_names=outputs,
-        dynamic_shapes={name: {0: "rows"} for name in INPUTS},  # the name in the file
+        dynamic_shapes={name: {0: "rows"} for name in inputs},  # the name in the file
         dynamo=True,
         verbose=False,
     )
@@ -106,8 +112,9 @@ def _take_no_rows(graph: Any) -> None:
     zero = before.op("Constant", [], {"value_ints": [0]})
     rows = before.op("Shape", [graph.inputs[0]])
     is_empty = before.op("Cast", [before.op("Equal", [rows, zero])], {"to": onnx_ir.DataType.INT64})
-    ends = before.op("Concat", [zero, is_empty], {"axis": 0})
     for value, other in zip(graph.inputs, filled, strict=True):
+        others = [zero] * (len(value.shape) - 1)
+        ends = before.op("Concat", [zero, *others, is_empty, *others], {"axis": 0})
         before.op("Pad", [value, ends], output=other)
     for place, value in enumerate(graph.outputs):
         cut = onnx_ir.Value(name=value.name, type=value.type, shape=value.shape)
@@ -122,8 +129,9 @@ def _load_onnx(path: Path) -> Runner:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
-    def run(user: Tensor, item: Tensor) -> list[Tensor]:
-        outputs = session.run(None, {"user": user.numpy(), "item": item.numpy()})
+    def run(*inputs: Tensor) -> list[Tensor]:
+        given = zip(INPUTS, inputs, strict=False)
+        outputs = session.run(None, {name: one.numpy() for name, one in given})
         return [torch.from_numpy(output) for output in outputs]
 
     return run
@@ -147,11 +155,11 @@ def export_graph(artifact: Artifact) -> ExportedProgram:
     """The model as one graph with a free number of rows."""
     graph = Graph(artifact).eval()
     graph.model.prepare_export()
-    user, item = parity_rows(artifact)
+    inputs = tuple(one[:3] for one in parity_rows(artifact))
     rows = Dim("rows", min=0)
-    shapes = {name: {0: rows} for name in INPUTS}
+    shapes = {name: {0: rows} for name in INPUTS[: len(inputs)]}
     with _quiet():
-        return torch.export.export(graph, (user[:3], item[:3]), dynamic_shapes=shapes)
+        return torch.export.export(graph, inputs, dynamic_shapes=shapes)
 
 
 @contextmanager
@@ -198,14 +206,14 @@ def write_graphs(
 
 
 @torch.inference_mode()
-def _latency(runner: Runner, user: Tensor, item: Tensor) -> dict[str, float]:
+def _latency(runner: Runner, *inputs: Tensor) -> dict[str, float]:
     """Median milliseconds of a call by number of rows, after three calls to warm up."""
     medians = {}
     for rows in LATENCY_ROWS:
         seconds = []
         for _ in range(3 + LATENCY_RUNS):
             start = time.perf_counter()
-            runner(user[:rows], item[:rows])
+            runner(*(one[:rows] for one in inputs))
             seconds.append(time.perf_counter() - start)
         medians[str(rows)] = round(1000 * statistics.median(seconds[3:]), 3)
     return medians

@@ -1,8 +1,7 @@
 """The self-contained model folder: weights, vocabularies, schema, configuration, metric card.
 
 Loads without pickle, Lightning and the training data. Errors name the file. The format version
-grows when a folder would be read differently: 3, or 4 with encoders; other versions are refused.
-Optional files do not change the version.
+grows when a folder would be read differently (3, 4 with encoders, 5 with context features).
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ from recsys_moe.model.old_names import with_new_parts
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.schema import SCHEMA_FILE, ConfigError, DataError, Feature, Schema
 
-FORMAT, FORMAT_VERSION, WITH_ENCODERS = "recsys-moe-artifact", 3, 4
+FORMAT = "recsys-moe-artifact"
+FORMAT_VERSION, WITH_ENCODERS, WITH_CONTEXT = VERSIONS = (3, 4, 5)
 MANIFEST = "manifest.json"
 FILES = (
     "weights.safetensors",
@@ -134,13 +134,19 @@ def save_artifact(
         (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
         write_json(folder / "card.json", card)
         write_json(folder / "calibration.json", calibration.to_json(calibrations))
-        write_json(folder / MANIFEST, _manifest(folder))
+        write_json(folder / MANIFEST, _manifest(folder, version_of(config, bool(encoders))))
 
 
-def _manifest(folder: Path) -> dict[str, Any]:
+def version_of(config: Config, has_encoders: bool) -> int:
+    """Of the folder of a model."""
+    plain = WITH_ENCODERS if has_encoders else FORMAT_VERSION
+    return plain if config.model.context == "none" else WITH_CONTEXT
+
+
+def _manifest(folder: Path, version: int) -> dict[str, Any]:
     return {
         "format": FORMAT,
-        "format_version": WITH_ENCODERS if (folder / ENCODERS).is_file() else FORMAT_VERSION,
+        "format_version": version,
         "recsys_moe": recsys_moe.__version__,
         "files": {file: sha256_file(folder / file) for file in _present(folder)},
     }
@@ -277,9 +283,9 @@ def check_files(folder: Path) -> None:
         version, hashes = manifest["format_version"], dict(manifest["files"])
     except (ValueError, KeyError, TypeError, RecursionError):
         raise DataError(f"{folder}/{MANIFEST} is damaged; export the model again") from None
-    if type(version) is not int or version not in (FORMAT_VERSION, WITH_ENCODERS):
+    if type(version) is not int or version not in VERSIONS:
         raise DataError(
-            f"{folder}: format_version must be {FORMAT_VERSION} or {WITH_ENCODERS}, got "
+            f"{folder}: format_version must be in {VERSIONS[0]}..{VERSIONS[-1]}, got "
             f"{version!r}; use the version of recsys-moe that wrote it, or export the model again"
         )
     if strangers := sorted(hashes.keys() - {*FILES, *OPTIONAL}):  # a path may lead anywhere

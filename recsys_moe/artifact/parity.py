@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.config.encoders import chosen_context
 from recsys_moe.errors import RunError
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.request import Request
@@ -31,14 +32,15 @@ BATCH_SIZES = (0, 1, 2, 37, 1000)
 BATCHES = 3
 """Compared per batch size, from different rows."""
 
-Runner = Callable[[Tensor, Tensor], Sequence[Tensor]]
-"""int64 indices (B,) of users and items -> the outputs, (B, T) each."""
+Runner = Callable[..., Sequence[Tensor]]
+"""The inputs of a graph, as `parity_rows` has them -> the outputs, (B, T) each."""
 
 
-def parity_rows(artifact: Artifact) -> tuple[Tensor, Tensor]:
+def parity_rows(artifact: Artifact) -> tuple[Tensor, ...]:
     """Indices of pairs, drawn with seed 0: half positives of training, half any user and item.
 
-    The spare rows for unseen ids are among them, together and each with a known id.
+    The spare rows for unseen ids are among them, together and each with a known id. For models with
+    context features, their values too: any category, unknown and missing ones among them.
     """
     generator = torch.Generator().manual_seed(0)
     rows, schema = sum(BATCH_SIZES) * BATCHES, artifact.schema
@@ -54,7 +56,15 @@ def parity_rows(artifact: Artifact) -> tuple[Tensor, Tensor]:
         owner = torch.searchsorted(offsets, positive, right=True) - 1
         user, item = torch.where(half, owner, user), torch.where(half, items[positive], item)
     user[:2], item[1:3] = schema.user.size, schema.item.size
-    return user, item
+    context = [
+        torch.randn(rows, generator=generator) if one.kind == "numeric" else draw(one.size + 1)
+        for one in chosen_context(artifact.config, schema)
+    ]
+    if not context:
+        return user, item
+    value_BC = torch.stack([one.float() for one in context], 1)
+    is_missing_BC = torch.rand(value_BC.shape, generator=generator) < 1 / 8
+    return user, item, value_BC.masked_fill(is_missing_BC, torch.nan)
 
 
 @torch.inference_mode()
@@ -65,11 +75,11 @@ def check_parity(
 
     Raises RunError where a row differs or too many are near-ties.
     """
-    user, item = parity_rows(artifact)
+    inputs = parity_rows(artifact)
     rows = masked = start = 0
     largest = 0.0
     for size in BATCH_SIZES * BATCHES:
-        batch = user[start : start + size], item[start : start + size]
+        batch = [one[start : start + size] for one in inputs]
         tied_B = near_ties(artifact.model, Request(*batch))
         difference_B = _differences(name, runner(*batch), reference(*batch))
         compared_B = difference_B[~tied_B]

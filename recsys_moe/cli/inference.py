@@ -164,13 +164,14 @@ def table(result: dict[str, Any], title: str) -> str:
 
 
 def _unknown(segments: dict[str, Any]) -> Iterator[str]:
-    """A line per segment of rows with an unknown user or item."""
+    """A line per segment of rows with an unknown user or item, or with a category of a context."""
     for name, segment in segments.items():
         if name == "both_known":
             continue
         first = ((task, *next(iter(found.items()))) for task, found in segment["tasks"].items())
         shown = [f"{task} {_title(key)} {v:.4f}" for task, key, v in first if v is not None]
-        yield f"  {name.replace('_', ' ')} ({segment['rows']} rows): {', '.join(shown) or '-'}"
+        title = name if "=" in name else name.replace("_", " ")
+        yield f"  {title} ({segment['rows']} rows): {', '.join(shown) or '-'}"
 
 
 def _baselines(named: dict[str, dict[str, float | None]], rows: int) -> str:

@@ -24,6 +24,9 @@ logger = logging.getLogger("recsys_moe")
 
 NewItems = Annotated[Path | None, opt("New items to add to the catalogue: CSV, TSV or Parquet.")]
 Why = Annotated[bool, opt("Also print which features and positives moved each score.", "--why")]
+Context = Annotated[
+    list[str] | None, opt("Context feature, e.g. device=tv. Repeatable.", metavar="NAME=VALUE")
+]
 Count = Annotated[int, opt("Items to return.", min=1)]
 
 
@@ -43,6 +46,7 @@ def recommend(
     features: Annotated[
         list[str] | None, opt("New user: a feature, e.g. age=25. Repeatable.", metavar="NAME=VALUE")
     ] = None,
+    context: Context = None,
     items: NewItems = None,
     exclude_seen: Annotated[
         bool, opt("Leave out the user's training positives.", "--exclude-seen")
@@ -74,6 +78,7 @@ def recommend(
     predictor = _with_items(Predictor.load(model), items)
     options: dict[str, Any] = {
         "k": k,
+        "context": _context(predictor, context or []),
         "exclude_seen": exclude_seen,
         "candidates": _candidates(predictor, candidates),
         "where": where or [],
@@ -173,6 +178,18 @@ def _candidates(predictor: Predictor, candidates: str | None) -> Resolved | None
     return resolved
 
 
+def _context(predictor: Predictor, options: list[str]) -> dict[str, str]:
+    """Of all users; unknown categories are named on stderr."""
+    from recsys_moe.inference.cold_start.encode import Unused
+    from recsys_moe.inference.cold_start.options import parse_features, unused_lines
+
+    found = parse_features(options, "--context", "device=tv")
+    unknown = predictor.context.read_rows(found, 1).unknown
+    for line in unused_lines(Unused(unknown.get(0, {}))):
+        logger.info("%s", line)
+    return found
+
+
 def _cold_user(history: str | None, features: list[str]) -> ColdUser:
     from recsys_moe.inference.cold_start.encode import ColdUser
     from recsys_moe.inference.cold_start.options import parse_features, parse_history
@@ -194,7 +211,7 @@ def _recommend_one(
     resolved = predictor.resolve([user])
     [ranked] = predictor.recommend(resolved, **options)
     [unseen] = predictor.are_unseen_users(resolved)
-    attributions = _attributions(predictor, resolved, ranked) if why else []
+    attributions = _attributions(predictor, resolved, ranked, options["context"]) if why else []
     if as_json:
         name = predictor.users.plain(user) if isinstance(user, str) else None
         left = {} if isinstance(user, str) else {"unused": asdict(resolved.unused[0])}
@@ -215,7 +232,10 @@ def _recommend_one(
 
 
 def _attributions(
-    predictor: Predictor, user: Resolved, ranked: Sequence[Recommendation]
+    predictor: Predictor,
+    user: Resolved,
+    ranked: Sequence[Recommendation],
+    context: dict[str, str],
 ) -> list[TaskAttributions]:
     """Of each item of a list."""
     import torch
@@ -225,7 +245,8 @@ def _attributions(
     if predictor.no_attributions:
         raise ConfigError(f"--why is not available for this model: {predictor.no_attributions}")
     items = Resolved(torch.tensor([entry.index for entry in ranked], dtype=torch.long))
-    return predictor.attributions(user.repeated(len(items)), items, MOST_ATTRIBUTIONS)
+    whom = user.repeated(len(items))
+    return predictor.attributions(whom, items, MOST_ATTRIBUTIONS, context=context)
 
 
 def _recommend_file(

@@ -14,6 +14,7 @@ from recsys_moe.data.entries import table_rows
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.kinds import KINDS, rating_task
 from recsys_moe.model.encoders.base import Encoder, Encoders, Entity
+from recsys_moe.model.encoders.context import Context
 from recsys_moe.model.encoders.features import Features
 from recsys_moe.model.encoders.item_bag import ItemBag, LinearItemBag
 from recsys_moe.schema import FeatureColumn, Schema
@@ -82,11 +83,20 @@ def _bag(key: BagKey, config: Config, schema: Schema) -> ItemBag | None:
     )
 
 
+def _context(config: Config, schema: Schema) -> Context | None:
+    features = chosen_context(config, schema)
+    if not features:
+        return None
+    sizes = [None if one.kind == "numeric" else one.size for one in features]
+    return Context(sizes, config.model.embedding_dim)
+
+
 ENCODERS: dict[str, tuple[type[Encoder], Callable[[Config, Schema], Encoder | None]]] = {
     "users": (Features, partial(_features, "user")),
     "items": (Features, partial(_features, "item")),
     "item_bag": (ItemBag, partial(_bag, "item_bag")),
     "user_bag": (ItemBag, partial(_bag, "user_bag")),
+    "context": (Context, _context),
 }
 """By name in the weights: the class, and how to build it; None where the configuration asks for
 none. They are added in this order."""

@@ -25,7 +25,13 @@ LABEL = "DataFrame"
 
 
 def scored_frame(
-    predictor: Predictor, frame: Any, calibrate: bool, *, user: Any = None, item: Any = None
+    predictor: Predictor,
+    frame: Any,
+    calibrate: bool,
+    *,
+    user: Any = None,
+    item: Any = None,
+    context: Any = None,
 ) -> pd.DataFrame:
     """The predictions of a DataFrame's rows, with its index if it is of pandas.
 
@@ -35,10 +41,12 @@ def scored_frame(
     if not is_frame(frame):
         got = type(frame).__name__
         raise TypeError(f"expected a list of users and one of items, or {WANTED}, got {got}")
+    if context is not None:
+        raise TypeError("context must not be given with a DataFrame; add it as columns")
     asked = dict(zip(ENTITIES, (user, item), strict=True))
     ids: dict[Entity, str] = {}
     more = [name for entity in ENTITIES for name in columns_read(predictor, entity)]
-    more += [one.name for one in predictor.artifact.schema.context_features]
+    more += predictor.context.names
 
     def needed(names: list[str]) -> list[str]:
         ids.update({one: _id_column(predictor, one, asked[one], names) for one in ENTITIES})

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-import torch
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
@@ -26,20 +24,21 @@ from recsys_moe.inference.cold_start.encode import (
     plain_history,
 )
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
+from recsys_moe.inference.context import Context, context_reader
 from recsys_moe.inference.frames import ranked_frame, scored_frame
 from recsys_moe.inference.plain import plain, plain_list, whole_number
-from recsys_moe.inference.ranking.item_filters import matching_items
+from recsys_moe.inference.ranking.item_filters import allowed_items
 from recsys_moe.inference.ranking.top_items import (
     Recommendation,
     TopItems,
     formula_of,
     score_names,
 )
+from recsys_moe.inference.scoring.by_index import IndexScorer
 from recsys_moe.inference.scoring.pair_scores import PairScorer, Scores, whole_batch
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 from recsys_moe.model.expert_shares import ExpertShare
 from recsys_moe.model.request import Request, of_users
-from recsys_moe.routers import Routing
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +47,7 @@ __all__ = ["Attribution", "ColdItem", "ColdUser", "ExpertShare", "Predictor", "R
 __all__ += ["Scores", "Vocabulary"]
 
 
-class Predictor:
+class Predictor(IndexScorer):
     """A model folder that scores raw ids. Thread-safe.
 
     >>> predictor = Predictor.load("runs/first")          # doctest: +SKIP
@@ -60,15 +59,14 @@ class Predictor:
         self.tasks = artifact.schema.tasks
         self.users = Vocabulary(artifact.schema.user, artifact.users["user"])
         self.items = Vocabulary(artifact.schema.item, artifact.items["item"])
-        config = artifact.config
-        rows = whole_batch(config.model.eval_rows)
-        self._draws = artifact.model.draws(config.trainer.seed)
+        rows = whole_batch(artifact.config.model.eval_rows)
+        self._draws = artifact.model.draws(artifact.config.trainer.seed)
         self._ranker = artifact.model.ranker(self._draws, rows)
         self._pair_scores = PairScorer(artifact, self._ranker, rows)
         self._top_items = TopItems(artifact, self._ranker)
         self.cold_users = ColdStart(artifact, self.users, self.items)
-        independent = self._draws.rows_are_independent
-        self._attributions = Attributor(artifact, self.cold_users, independent=independent)
+        self.context = context_reader(artifact)
+        self._attributions = Attributor(artifact, self.cold_users, self.rows_are_independent)
         self._names = [task.name for task in self.tasks]
         self._unseen_users = artifact.unseen("user")
 
@@ -84,13 +82,23 @@ class Predictor:
         self.items.warm_up()
 
     @overload
-    def score(self, users: Whom, items: Whom, *, calibrate: bool = ...) -> Scores: ...
+    def score(
+        self, users: Whom, items: Whom, *, context: Context = ..., calibrate: bool = ...
+    ) -> Scores: ...
     @overload
     def score(self, users: Any, *, user: Any = ..., item: Any = ...) -> pd.DataFrame: ...
     def score(
-        self, users: Any, items: Any = None, *, calibrate: bool = True, **columns: Any
+        self,
+        users: Any,
+        items: Any = None,
+        *,
+        context: Context = None,
+        calibrate: bool = True,
+        **columns: Any,
     ) -> Scores | pd.DataFrame:
         """Predictions for the pairs zip(users, items), ids or cold-start users.
+
+        `context`: values by context feature, of all pairs or a list with one mapping per pair.
 
         Of a DataFrame a DataFrame of pandas with its rows (and index): a column per task,
         `<task>_calibrated`, `unseen_user` and `unseen_item`. `user`, `item`: its columns of ids,
@@ -100,10 +108,10 @@ class Predictor:
         lengths, for an invalid cold-start user and for a missing column.
         """
         if items is None:
-            return scored_frame(self, users, calibrate, **columns)
+            return scored_frame(self, users, calibrate, context=context, **columns)
         if columns:
             raise TypeError(f"{', '.join(columns)}: of a DataFrame only, without items")
-        request, cold = self._pairs(users, items)
+        request, cold = self._pairs(users, items, context)
         return self._pair_scores.scores(request, calibrate, cold)
 
     def unused(self, cold: ColdItem, *, entity: Entity = "user") -> Unused:
@@ -124,6 +132,7 @@ class Predictor:
         *,
         history: Sequence[RawId] | Mapping[RawId, float | None] = (),
         features: Mapping[str, Any] | None = None,
+        context: Context = None,
         exclude_seen: bool = False,
         candidates: Ids | Resolved | None = None,
         where: Sequence[str] = (),
@@ -136,16 +145,18 @@ class Predictor:
         items that the user interacted with in training or in the history. `score`: one of
         `score_names`; the default is the first binary task, or the first task. Ties go to the
         lower item index. Filters do not change scores. `history`, `features`: of one cold-start
-        user, whose list comes last (`users` may contain more, see `ColdUser`).
+        user, whose list comes last (`users` may contain more, see `ColdUser`). `context`: values
+        by context feature, of all users or a list with one mapping per user.
 
         Raises ConfigError for an unknown score or an invalid condition, DataError if the scores
         are not finite, ValueError for k < 1, TypeError for one id or condition instead of a list.
         """
-        options: dict[str, Any] = {"exclude_seen": exclude_seen, "candidates": candidates}
         cold = plain_history(history)
         if cold or plain(features) is not None:
             users = [*plain_list(users), ColdUser({} if features is None else features, cold)]
-        return list(self.iter_recommend(users, k, where=where, score=score, **options))
+        options: dict[str, Any] = {"context": context, "where": where, "score": score}
+        options |= {"exclude_seen": exclude_seen, "candidates": candidates}
+        return list(self.iter_recommend(users, k, **options))
 
     def recommend_frame(self, users: Whom = (), k: int = 10, **options: Any) -> pd.DataFrame:
         """The lists of `recommend`, with its options, as a DataFrame of pandas.
@@ -163,6 +174,7 @@ class Predictor:
         users: Whom,
         k: int = 10,
         *,
+        context: Context = None,
         exclude_seen: bool = False,
         candidates: Ids | Resolved | None = None,
         where: Sequence[str] = (),
@@ -171,18 +183,16 @@ class Predictor:
         """`recommend` of `users`, one list after the other, in bounded memory."""
         k = whole_number("k", k, 1)
         formula = formula_of(plain(score), self.tasks)
-        holds_N = matching_items(self.artifact.items, plain_list(where, "conditions"))
-        if candidates is not None:
-            if not isinstance(candidates, Resolved):
-                candidates = Resolved(self.items.index(candidates)[0])
-            named_N = torch.zeros(len(holds_N) + 1, dtype=torch.bool)  # the last: an unknown item
-            named_N[candidates.index_N] = True
-            holds_N &= named_N[:-1]
+        if candidates is not None and not isinstance(candidates, Resolved):
+            candidates = Resolved(self.items.index(candidates)[0])
+        named = None if candidates is None else candidates.index_N
+        item_N = allowed_items(self.artifact.items, plain_list(where, "conditions"), named)
         resolved = self.resolve(users)
         top_items = self._top_items.with_cold_users(self.cold_users.encoder(resolved.parts))
+        values = self.context.read_rows(context, len(resolved)).value_BC
         return top_items.best(
-            of_users(resolved.index_N),
-            holds_N.nonzero()[:, 0],
+            of_users(resolved.index_N)._replace(context=values),
+            item_N,
             k,
             exclude_seen=exclude_seen,
             formula=formula,
@@ -214,13 +224,15 @@ class Predictor:
             )
         return self._top_items.similar(int(index), k)
 
-    def explain(self, users: Whom, items: Whom) -> list[dict[str, list[ExpertShare]]]:
+    def explain(
+        self, users: Whom, items: Whom, *, context: Context = None
+    ) -> list[dict[str, list[ExpertShare]]]:
         """Expert attribution: per pair and task the selected experts, largest contribution first.
 
         Contributions need not sum to the logit, because towers are not linear. Raises DataError
         on unequal lengths.
         """
-        request, cold = self._pairs(users, items)
+        request, cold = self._pairs(users, items, context)
         model = with_cold_users(self.artifact.model, cold)
         if not model.routers:
             return [{name: [] for name in self._names} for _ in range(request.rows)]
@@ -232,7 +244,7 @@ class Predictor:
         return per_pair
 
     def attributions(
-        self, users: Whom, items: Whom, most: int = 5
+        self, users: Whom, items: Whom, most: int = 5, *, context: Context = None
     ) -> list[dict[str, list[Attribution]]]:
         """Feature attribution: per pair and task, the largest contribution first.
 
@@ -240,36 +252,16 @@ class Predictor:
         in turn (see `Attribution`); at most `most` features and `most` items of the history.
         Raises ConfigError with `no_attributions`, DataError on unequal lengths.
         """
-        request, cold = self._pairs(users, items)
-        most = whole_number("most", most, 0)
-        pairs = zip(request.user.tolist(), request.item.tolist(), strict=True)
-        per_pair = (self._attributions.of_pair(*pair, cold, most) for pair in pairs)
+        request, cold = self._pairs(users, items, context)
+        most, rows = whole_number("most", most, 0), range(request.rows)
+        pairs = (request.take(slice(row, row + 1)) for row in rows)
+        per_pair = (self._attributions.of_pair(pair, cold, most) for pair in pairs)
         return [dict(zip(self._names, tasks, strict=True)) for tasks in per_pair]
 
     @property
     def no_attributions(self) -> str | None:
         """Why this model has no `attributions`; None if it has them."""
         return self._attributions.none_because
-
-    @torch.inference_mode()
-    def routings(self, user_B: Tensor, item_B: Tensor) -> list[Routing]:
-        """Routing per task of pairs of indices, routed together; empty without routers."""
-        with self._draws.seeded():
-            return self.artifact.model.routings(Request(user_B, item_B))
-
-    def catalogue_logits(self, user_U: Tensor, task: int) -> Tensor:
-        """Logits (U, N) of user indices for all items of the catalogue."""
-        return self._ranker.grid(of_users(user_U), torch.arange(self.items.feature.size), task)
-
-    def pair_logits(self, user_B: Tensor, item_B: Tensor) -> Tensor:
-        """Logits (B, T) of pairs of indices."""
-        return self._pair_scores.logits(Request(user_B, item_B))
-
-    @cached_property
-    def popularity(self) -> Tensor:
-        """Users with a positive training row per item index. (N,)"""
-        size = self.items.feature.size
-        return torch.bincount(self.artifact.seen["items"].long(), minlength=size)[:size]
 
     def positives(self, user: str | int) -> Tensor:
         """Indices of the items with a positive training row of the user, most popular first."""
@@ -289,12 +281,15 @@ class Predictor:
         index_N = self.resolve(users).index_N
         return ((index_N < 0) | self._unseen_users[index_N.clamp(min=0)]).tolist()
 
-    def _pairs(self, users: Whom, items: Whom) -> tuple[Request, ColdStartVectors | None]:
+    def _pairs(
+        self, users: Whom, items: Whom, context: Context = None
+    ) -> tuple[Request, ColdStartVectors | None]:
         """Indices of both, ~i of cold-start user or item i, and the encoder of these."""
         user, item = self.resolve(users), self.resolve(items, entity="item")
         if len(user) != len(item):
             raise DataError(
                 f"users and items must have the same length, got {len(user)} and {len(item)}"
             )
-        request = Request(user.index_N, item.index_N)
+        values = self.context.read_rows(context, len(user)).value_BC
+        request = Request(user.index_N, item.index_N, values)
         return request, self.cold_users.encoder(user.parts, item.parts)

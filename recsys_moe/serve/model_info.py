@@ -56,7 +56,7 @@ class ExpertInfo(Part):
     """Popular items for which it is selected most, relative to its average."""
 
 
-class UserFeature(Part):
+class KnownFeature(Part):
     name: str
     kind: str
     values: list[str]
@@ -83,8 +83,10 @@ class ModelReply(Reply):
     rows_are_independent: bool
     """False if the router routes the rows of a request together: the same pair may then score
     differently in /predict, /recommend and /explain."""
-    user_features: list[UserFeature]
+    user_features: list[KnownFeature]
     """Features that a new user may have."""
+    context_features: list[KnownFeature]
+    """Features that the `context` of a request may have."""
     knows_histories: bool
     """Can a new user have a `history`?"""
     no_attributions: str | None
@@ -114,7 +116,8 @@ def describe(loaded: Loaded, limits: Limits) -> ModelReply:
         experts=_experts(loaded, idle_experts(loads.values())),
         idle_rule=IDLE_WORDS,
         rows_are_independent=predictor.rows_are_independent,
-        user_features=_user_features(predictor.cold_users.readers["user"]),
+        user_features=_features(predictor.cold_users.readers["user"]),
+        context_features=_features(predictor.context),
         knows_histories=artifact.config.model.item_bag != "none",
         no_attributions=predictor.no_attributions,
         settings=artifact.config.model.model_dump(mode="json"),
@@ -123,12 +126,12 @@ def describe(loaded: Loaded, limits: Limits) -> ModelReply:
     )
 
 
-def _user_features(reader: FeatureReader) -> list[UserFeature]:
+def _features(reader: FeatureReader) -> list[KnownFeature]:
     found = []
     for name in reader.names:
         values = reader.categories(name)
         few = values if len(values) <= KEPT else []
-        found.append(UserFeature(name=name, kind=reader.kinds[name], values=few))
+        found.append(KnownFeature(name=name, kind=reader.kinds[name], values=few))
     return found
 
 

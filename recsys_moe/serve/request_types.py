@@ -110,6 +110,28 @@ Features = dict[Text, FeatureValue]
 Rating = Annotated[Number | None, Rule("must be a finite number, or null")]
 
 
+ContextValue = Annotated[
+    StrictBool | Number | Text | None, Rule("must be text, a finite number, true, false, or null")
+]
+ContextValues = dict[Text, ContextValue]
+
+
+def _context_tag(value: Any) -> str | None:
+    if isinstance(value, list):
+        return "each"
+    return "all" if isinstance(value, dict) else None
+
+
+Context = Annotated[
+    Annotated[ContextValues, Tag("all")] | Annotated[list[ContextValues], Tag("each")],
+    Discriminator(
+        _context_tag,
+        custom_error_type=RULE,
+        custom_error_message="must be an object of context features, or a list of one per row",
+    ),
+]
+
+
 def _history_tag(value: Any) -> str | None:
     if isinstance(value, list):
         return "items"

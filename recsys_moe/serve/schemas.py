@@ -18,6 +18,7 @@ from pydantic import (
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.request_types import (
     Columns,
+    Context,
     Features,
     History,
     Id,
@@ -36,6 +37,8 @@ class Pairs(Request):
     """User ids, one per pair; for a new user an object of features and history."""
     items: list[NamedItem] = Field(min_length=1, examples=[[2, 3]])
     """Item ids, one per pair; for a new item an object of features."""
+    context: Context = Field(default={}, examples=[{}])
+    """Context features by name, of all pairs or a list with an object per pair."""
 
     @model_validator(mode="after")
     def _same_length(self) -> Pairs:
@@ -61,6 +64,8 @@ class RecommendRequest(Request):
     """Features of one new user, whose ranking comes last."""
     history: History = Field(default=[], examples=[[]])
     """History of that new user: item ids, or an object of id -> rating."""
+    context: Context = Field(default={}, examples=[{}])
+    """Context features by name, of all users or a list with an object per user."""
     k: StrictInt = Field(default=10, ge=1)
     """Items per user."""
     exclude_seen: StrictBool = False
@@ -131,7 +136,7 @@ class PairUnused(UnusedReply):
     row: int
     """Index of the pair, from 0."""
     entity: str
-    """`user` or `item`."""
+    """`user`, `item` or `context`."""
 
 
 class PredictReply(Reply):
@@ -143,7 +148,8 @@ class PredictReply(Reply):
     unseen_item: list[bool]
     """True if the id is unknown: it was scored with the out-of-vocabulary embedding."""
     unused: list[PairUnused] = []
-    """Parts of new users and items that the model could not use, where there are any."""
+    """Parts of new users and items, and of contexts, that the model could not use, where there are
+    any."""
 
 
 class Item(Part):
@@ -163,7 +169,7 @@ class Ranking(BaseModel):
     """Null for a new user."""
     unseen_user: bool
     unused: UnusedReply | None = None
-    """Parts of a new user that the model could not use."""
+    """Parts of a new user, and of the context, that the model could not use."""
     items: list[RankedItem]
     """Best first; fewer than k if fewer items are left."""
 
@@ -202,7 +208,7 @@ class AttributionReply(Part):
     kind: str
     """`feature`, `item` (of the user's history), `history` (a whole one), or `id`."""
     entity: str
-    """`user` or `item`."""
+    """`user`, `item` or `context`."""
     name: str | None
     """Name of the feature."""
     value: ShownValue

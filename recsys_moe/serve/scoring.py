@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import torch
 from torch import Tensor
 
 from recsys_moe.inference.cold_start.encode import Entity, Resolved, Unused
+from recsys_moe.inference.context import Contexts
 from recsys_moe.inference.predictor import Attribution, Predictor, Recommendation, Scores
 from recsys_moe.inference.ranking.item_values import item_values
 from recsys_moe.model.expert_shares import ExpertShare
@@ -35,22 +37,27 @@ class Scoring:
         items = predictor.resolve(
             whom(chain.from_iterable(one.items for one in requests)), entity="item"
         )
-        scores = predictor.score(users, items)
+        context = predictor.context.read_all([(one.context, one.rows) for one in requests])
+        scores = predictor.score(users, items, context=context)
         unused = [*_unused_of_pairs(users, "user"), *_unused_of_pairs(items, "item")]
+        unused += _unused_of_contexts(context)
         return self._cut(scores, unused, [request.rows for request in requests], loaded.version)
 
     def recommend(self, request: schemas.RecommendRequest) -> schemas.RecommendReply:
         loaded = self._current()
         users = loaded.predictor.resolve(whom(request.everybody))
+        context = loaded.predictor.context.read_rows(request.context, request.rows)
         lists = loaded.predictor.recommend(
             users,
             request.k,
+            context=context,
             exclude_seen=request.exclude_seen,
             candidates=request.candidates,
             where=request.where,
             score=request.score,
         )
-        unseen, unused = loaded.predictor.are_unseen_users(users), _unused_by_row(users)
+        unseen = loaded.predictor.are_unseen_users(users)
+        unused = _with_contexts(_unused_by_row(users), context)
         self._metrics.unseen("user", sum(unseen))
         rankings = [
             schemas.Ranking(
@@ -68,13 +75,15 @@ class Scoring:
         predictor = loaded.predictor
         users = predictor.resolve(whom(request.users))
         items = predictor.resolve(whom(request.items), entity="item")
-        scores = predictor.score(users, items, calibrate=False)
+        context = predictor.context.read_rows(request.context, request.rows)
+        scores = predictor.score(users, items, context=context, calibrate=False)
         unseen_user, unseen_item = self._unseen(scores)
         tasks = _plain(scores.tasks)
-        experts = predictor.explain(users, items)
+        experts = predictor.explain(users, items, context=context)
         attributions: list[dict[str, list[Attribution]]] = [{}] * request.rows
         if request.attributions:
-            attributions = predictor.attributions(users, items, request.attributions)
+            most = request.attributions
+            attributions = predictor.attributions(users, items, most, context=context)
         pairs = [
             schemas.Explanation(
                 user=shown(user),
@@ -161,6 +170,22 @@ def _unused_of_pairs(resolved: Resolved, entity: Entity) -> list[schemas.PairUnu
         for row, unused in _unused_by_row(resolved).items()
         if unused
     ]
+
+
+def _unused_of_contexts(context: Contexts) -> list[schemas.PairUnused]:
+    """Rows with unknown categories."""
+    return [
+        schemas.PairUnused(row=row, entity="context", categories=categories, items=[])
+        for row, categories in context.unknown.items()
+    ]
+
+
+def _with_contexts(unused: dict[int, Unused], context: Contexts) -> dict[int, Unused]:
+    """`unused` with the unknown categories of the context of each row."""
+    for row, categories in context.unknown.items():
+        one = unused.get(row, Unused())
+        unused[row] = replace(one, categories={**one.categories, **categories})
+    return unused
 
 
 def _plain(columns: dict[str, Tensor]) -> dict[str, list[float]]:

@@ -89,7 +89,7 @@ def open_start(path: str | Path | None, config: Config, schema: Schema, data: Pa
     user_U, item_I = (_places(artifact, schema, s, path=path, data=data) for s in ("user", "item"))
     _log_known_ids(artifact.schema, [user_U, item_I], path)
     matched = None
-    if config.model.has_encoders:
+    if config.model.has_encoders or config.model.context != "none":
         try:
             matched = match(artifact, config, schema, data=data, places=(user_U, item_I))
         except DataError as error:
@@ -170,7 +170,8 @@ def load_weights(model: Recommender, start: Start) -> None:
 def _weights(model: Recommender, start: Start) -> dict[str, Tensor]:
     """The state of `start` with the rows that `model` needs."""
     old, own = start.artifact.model.state_dict(), model.state_dict()
-    state = {name: values for name, values in own.items() if name.startswith(ENCODERS)} | old
+    new = {name: values for name, values in own.items() if name.startswith(ENCODERS)}
+    state = {name: values for name, values in old.items() if not name.startswith(ENCODERS)} | new
     tables = {"user_embedding": start.user_U, "item_embedding": start.item_I}
     for name, place_U in tables.items():
         state[f"{name}.weight"] = old[f"{name}.weight"][place_U]

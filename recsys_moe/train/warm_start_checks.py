@@ -11,7 +11,10 @@ from recsys_moe.config.settings import Config
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.schema import Schema, Task
 
-MAY_DIFFER = ("model.dropout", "model.dispatch", "model.features", "model.bag_dropout")
+MAY_DIFFER = (
+    *("model.dropout", "model.dispatch", "model.features", "model.context"),
+    "model.bag_dropout",
+)
 """Settings of the model that do not change what its weights mean."""
 BAGS = ("item_bag", "user_bag")
 """Each may also be switched on or off."""

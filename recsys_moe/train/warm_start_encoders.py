@@ -22,12 +22,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import NO_CATEGORIES, VOCABULARIES, Artifact
-from recsys_moe.config.encoders import BagKey, bag_levels, chosen_features
+from recsys_moe.config.encoders import BagKey, bag_levels, chosen_context, chosen_features
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import reading
 from recsys_moe.data.entries import line_of_levels, matched_levels, table_rows
 from recsys_moe.errors import DataError
-from recsys_moe.model.recommender import Recommender
+from recsys_moe.model.recommender import ENCODERS, Recommender
 from recsys_moe.schema import FeatureColumn, Schema
 
 logger = logging.getLogger("recsys_moe.fit")
@@ -57,7 +57,7 @@ class Matched(NamedTuple):
     """Rows that the encoders of a run start from."""
 
     features: dict[str, FeatureRows]
-    """Of `user` and `item`, where they have any."""
+    """Of `user`, `item` and `context`, where they have any."""
     bags: dict[str, BagRows]
     """Of `item_bag` and `user_bag`, where both models have it; others start at 0."""
 
@@ -74,7 +74,7 @@ def match(
     old: Artifact, config: Config, schema: Schema, *, data: Path, places: tuple[Tensor, Tensor]
 ) -> Matched:
     """`places`: row of the old model for each user and each item of `data`. Raises DataError."""
-    before, now = chosen_features(old.config, old.schema), chosen_features(config, schema)
+    before, now = _chosen(old.config, old.schema), _chosen(config, schema)
     categories = _categories(data / VOCABULARIES)
     features, said = {}, []
     for entity in (entity for entity, chosen in now.items() if chosen):
@@ -88,6 +88,10 @@ def match(
     neighbours: dict[BagKey, Tensor] = {"item_bag": places[1], "user_bag": places[0]}
     rows = {k: _bag_rows(old, config, schema, key=k, place_N=n) for k, n in neighbours.items()}
     return Matched(features, {key: one for key, one in rows.items() if one is not None})
+
+
+def _chosen(config: Config, schema: Schema) -> dict[str, tuple[FeatureColumn, ...]]:
+    return {**chosen_features(config, schema), "context": chosen_context(config, schema)}
 
 
 def _categories(path: Path) -> pa.Table:
@@ -186,7 +190,8 @@ def init_encoders(
     """Subtract what the encoders compute from the rows of ids, which hold complete vectors.
 
     `places`: row of the old model for each user and each item. A new id is then an OOV id of the
-    old model with the same features, corrected for means of numbers. OOV rows stay.
+    old model with the same features, corrected for means of numbers (but for those of the context,
+    which no row of ids holds). OOV rows stay.
     """
     encoders = model.encoders
     assert encoders is not None
@@ -200,6 +205,11 @@ def init_encoders(
         part.table_RD.copy_(was_RD * rows.scale[:, None])
         bags = part.row_P, was_RD * rows.shift[:, None], part.first_N[:-1].int()
         moved[n] += F.embedding_bag(*bags, mode="sum")
+    if "context" in matched.features:
+        rows = matched.features["context"]
+        table_RD = encoders.context.table_RD
+        was_RD = old.model.state_dict().get(f"{ENCODERS}context.table_RD", table_RD[:0])
+        table_RD.copy_(_row_of(was_RD, rows.place) * rows.scale[:, None])
     for key, (low_R, high_R, weight_R) in matched.bags.items():
         low_RW, high_RW = (_row_of(old.encoders[f"{key}.table_RW"], r_R) for r_R in (low_R, high_R))
         table_RW = low_RW.lerp(high_RW, weight_R[:, None])

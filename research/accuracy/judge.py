@@ -125,7 +125,7 @@ class Judge:
     def _lists(self, watch_UI: Tensor, split: str) -> dict[str, float | None]:
         rows = self._ranking_rows(split)
         asked = rows.labelled
-        lists = top_lists(lambda user_U: watch_UI[user_U], rows, LENGTH)
+        lists = top_lists(lambda users: watch_UI[users.user], rows, LENGTH)
         found = described(lists, of_rows(watch_UI, asked.user, asked.item), rows)
         names = ("ndcg", "recall", "mrr", "hit_rate", "gauc", "coverage", "popularity")
         return {name: found[name] for name in names}
@@ -140,7 +140,7 @@ def answers_of(scores: Scores) -> Answers:
     watch = None if scores.watch is None else torch.from_numpy(np.ascontiguousarray(scores.watch))
     rating = None if scores.rating is None else torch.from_numpy(scores.rating)
     return Answers(
-        watch=None if watch is None else watch.__getitem__,
+        watch=None if watch is None else lambda users: watch[users.user],
         rating=None if rating is None else partial(of_rows, rating),
     )
 

@@ -135,7 +135,7 @@ def answers(artifact: Artifact, judge: Judge) -> Answers:
     """Of a model that was trained on the judge's data."""
     predictor = Predictor(artifact)
     return Answers(
-        watch=lambda user_U: predictor.catalogue_logits(user_U, judge.watch),
+        watch=lambda users: predictor.catalogue_logits(users.user, judge.watch),
         rating=lambda user_N, item_N: predictor.pair_logits(user_N, item_N)[:, judge.rating],
     )
 

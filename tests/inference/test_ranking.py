@@ -163,7 +163,7 @@ def pairs_of(holds_UI: Any) -> Pairs:
 
 
 def judged(one: Drawn, k: int) -> dict[str, Any]:
-    top_UK = top_lists(lambda user_U: one.score_UI[user_U], one.rows, k)
+    top_UK = top_lists(lambda users: one.score_UI[users.user], one.rows, k)
     asked = one.rows.labelled
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ranking_metrics, "RESAMPLES", 5)  # nothing here looks at an interval
@@ -173,7 +173,7 @@ def judged(one: Drawn, k: int) -> dict[str, Any]:
 @given(st.integers(0, 200), st.integers(1, ITEMS))
 def test_what_is_excluded_never_appears_and_ties_go_to_the_lower_index(seed: int, k: int) -> None:
     one = drawn(seed)
-    top_UK = top_lists(lambda user_U: one.score_UI[user_U], one.rows, k)
+    top_UK = top_lists(lambda users: one.score_UI[users.user], one.rows, k)
     seen = set(zip(*(column.tolist() for column in one.rows.excluded), strict=True))
     for user, top in zip(one.rows.users.tolist(), top_UK.tolist(), strict=True):
         left = [item for item in range(ITEMS) if (user, item) not in seen]

@@ -25,6 +25,7 @@ from recsys_moe.data.entries import rating_of_level
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.cold_start.encode import ENTITIES, ColdStart, Entity
 from recsys_moe.inference.cold_start.model import ColdStartVectors, Parts, with_cold_users
+from recsys_moe.inference.context import context_reader
 from recsys_moe.model.encoders.base import Encoders
 from recsys_moe.model.request import Request
 
@@ -32,6 +33,7 @@ MOST_LEFT_OUT = 128
 """Items of a history that are left out in turn; of a longer one those with the largest first-order
 change of any task's logit."""
 Kind = Literal["feature", "item", "history", "id"]
+Whose = Literal["user", "item", "context"]
 
 
 @dataclass(frozen=True)
@@ -41,8 +43,8 @@ class Attribution:
     kind: Kind
     """`item`: an item of the user's history; `history`: the whole history of a user, or all users
     of an item; `id`: the embedding of the id."""
-    entity: Entity
-    """Whose it is."""
+    entity: Whose
+    """Whose it is; `context`: that of the pair."""
     name: str | None
     """Name of the feature."""
     value: str | int | float | None
@@ -105,15 +107,21 @@ class _Part(NamedTuple):
 class Attributor:
     """Of the scores of one model."""
 
-    def __init__(self, artifact: Artifact, cold_users: ColdStart, *, independent: bool) -> None:
+    def __init__(
+        self,
+        artifact: Artifact,
+        cold_users: ColdStart,
+        independent: bool,
+    ) -> None:
         """`independent`: is the routing of a row a function of that row alone?"""
         self._artifact, self._cold_start, self._independent = artifact, cold_users, independent
+        self._context = context_reader(artifact)
         self._tables = artifact.encoders
 
     @property
     def none_because(self) -> str | None:
         """Why this model has no attributions; None if it has them."""
-        if not self._tables:
+        if not self._tables and not self._context.names:
             return "the model uses ids only; train with model.features or model.item_bag"
         if not self._independent:
             return "the router assigns rows jointly, so that a score depends on other rows"
@@ -122,28 +130,29 @@ class Attributor:
         return None
 
     def of_pair(
-        self, user: int, item: int, cold: ColdStartVectors | None, most: int
+        self, pair: Request, cold: ColdStartVectors | None, most: int
     ) -> list[list[Attribution]]:
         """Per task the largest first: at most `most` features and `most` items of the history, and
         the whole histories and both ids where they are known.
 
-        Indices, ~i of cold-start user i. Raises ConfigError with `none_because`.
+        `pair`: one row. Raises ConfigError with `none_because`.
         """
         if self.none_because:
             raise ConfigError(f"attributions are not available: {self.none_because}")
-        indices = dict(zip(ENTITIES, (user, item), strict=True))
+        indices = dict(zip(ENTITIES, (int(pair.user), int(pair.item)), strict=True))
         made_of = {entity: self._made_of(entity, index, cold) for entity, index in indices.items()}
         pool_PD = self._pool("user", made_of["user"].history)
         shown_P = torch.arange(len(pool_PD))
         if len(pool_PD) > MOST_LEFT_OUT:
-            shown_P = self._largest(pool_PD, (user, item), cold)
+            shown_P = self._largest(pool_PD, pair, cold)
         parts = [
             part
             for entity, index in indices.items()
             for part in self._parts(entity, index, made_of[entity])
         ]
+        parts += self._of_context(pair)
         parts += self._of_history(made_of["user"].history, pool_PD, shown_P)
-        change_TV = self._changes((user, item), parts, cold).t().tolist()
+        change_TV = self._changes(pair, parts, cold).t().tolist()
         return [_cut(map(_with, parts, changes), most) for changes in change_TV]
 
     def _made_of(self, entity: Entity, index: int, cold: ColdStartVectors | None) -> Parts:
@@ -173,16 +182,13 @@ class Attributor:
             0 <= index < (artifact.schema.user.size if entity == "user" else artifact.known_items)
         )
 
-    def _largest(
-        self, pool_PD: Tensor, pair: tuple[int, int], cold: ColdStartVectors | None
-    ) -> Tensor:
+    def _largest(self, pool_PD: Tensor, pair: Request, cold: ColdStartVectors | None) -> Tensor:
         """Places of the items whose first-order change of any task is largest, ascending."""
         left_VD = torch.zeros(1, pool_PD.shape[1], requires_grad=True)
-        user_V, item_V = (torch.tensor([index]) for index in pair)
         left_out = LeftOut(cold, left_VD, torch.zeros_like(left_VD))
         model = with_cold_users(self._artifact.model, left_out)
         with torch.enable_grad():
-            logits_T = model(Request(user_V, item_V)).logits_BT[0]
+            logits_T = model(pair).logits_BT[0]
             slopes = [torch.autograd.grad(one, left_VD, retain_graph=True)[0] for one in logits_T]
         change_PT = pool_PD @ torch.cat(slopes).t()
         share = MOST_LEFT_OUT // len(slopes)
@@ -201,6 +207,15 @@ class Attributor:
             yield _Part(_attribution("feature", entity, name=name, value=value), added_D)
         if self._is_known(entity, index):
             yield _Part(_attribution("id", entity), -total_D, is_id=True)
+
+    def _of_context(self, pair: Request) -> Iterator[_Part]:
+        """Context features with a value."""
+        nothing_D = torch.zeros(self._artifact.config.model.embedding_dim)
+        values = [] if pair.context is None else pair.context[0].tolist()
+        for name, value in zip(self._context.names, values, strict=False):
+            if not math.isnan(value):
+                shown = self._context.raw(name, value)
+                yield _Part(_attribution("feature", "context", name=name, value=shown), nothing_D)
 
     def _of_history(self, row_P: Tensor, pool_PD: Tensor, shown_P: Tensor) -> Iterator[_Part]:
         """The items of a user's."""
@@ -224,11 +239,12 @@ class Attributor:
 
     @torch.inference_mode()
     def _changes(
-        self, pair: tuple[int, int], parts: Sequence[_Part], cold: ColdStartVectors | None
+        self, pair: Request, parts: Sequence[_Part], cold: ColdStartVectors | None
     ) -> Tensor:
         """Logits of the pair minus those without each part. (V, T)"""
         entities, unseen = [], (self._artifact.schema.user.size, self._artifact.schema.item.size)
-        for entity, index, hidden in zip(ENTITIES, pair, unseen, strict=True):
+        indices = int(pair.user), int(pair.item)
+        for entity, index, hidden in zip(ENTITIES, indices, unseen, strict=True):
             mine = [part if part.attribution.entity == entity else None for part in parts]
             nothing_D = torch.zeros(self._artifact.config.model.embedding_dim)
             left_VD = [nothing_D, *(nothing_D if one is None else one.added_D for one in mine)]
@@ -236,11 +252,22 @@ class Attributor:
             entities.append((torch.tensor(index_V), torch.stack(left_VD)))
         (user_V, user_VD), (item_V, item_VD) = entities
         model = with_cold_users(self._artifact.model, LeftOut(cold, user_VD, item_VD))
-        logits_VT = model(Request(user_V, item_V)).logits_BT
+        context_VC = self._without(pair.context, [part.attribution for part in parts])
+        logits_VT = model(Request(user_V, item_V, context_VC)).logits_BT
         return logits_VT[:1] - logits_VT[1:]
 
+    def _without(self, context_1C: Tensor | None, left: Sequence[Attribution]) -> Tensor | None:
+        """The context, and the same without each part that is one of its features. (1 + V, C)"""
+        if context_1C is None:
+            return None
+        context_VC = context_1C.repeat(1 + len(left), 1)
+        for row, one in enumerate(left, start=1):
+            if one.entity == "context":
+                context_VC[row, self._context.names.index(str(one.name))] = math.nan
+        return context_VC
 
-def _attribution(kind: Kind, entity: Entity, **known: Any) -> Attribution:
+
+def _attribution(kind: Kind, entity: Whose, **known: Any) -> Attribution:
     empty = {"name": None, "value": None, "title": None, "rating": None}
     return Attribution(kind=kind, entity=entity, contribution=math.nan, **{**empty, **known})
 

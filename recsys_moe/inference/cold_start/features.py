@@ -114,9 +114,10 @@ class FeatureReader:
 
     def _check_name(self, name: str) -> None:
         if not self._features:
+            setting = "context" if self.entity == "context" else "features"
             raise DataError(
                 f"the model has no {self.entity} features, got {name!r}; omit it, or train with "
-                "model.features"
+                f"model.{setting}"
             )
         if name not in self._features:
             raise DataError(

@@ -11,15 +11,18 @@ from recsys_moe.inference.cold_start.features import RawHistory, history_of
 from recsys_moe.inference.files.recommend import names_ids_file, read_ids
 
 
-def parse_features(options: Sequence[str]) -> dict[str, str]:
-    """From NAME=VALUE each. Raises ConfigError."""
+def parse_features(
+    options: Sequence[str], option: str = "--features", example: str = "age=25"
+) -> dict[str, str]:
+    """From NAME=VALUE each. Raises ConfigError, which names `option`."""
     features: dict[str, str] = {}
-    for option in options:
-        name, equals, value = option.partition("=")
+    for given in options:
+        name, equals, value = given.partition("=")
         if not equals or not name.strip():
-            raise ConfigError(f"--features must be NAME=VALUE, as in age=25, got {option!r}")
+            raise ConfigError(f"{option} must be NAME=VALUE, as in {example}, got {given!r}")
         if name in features:
-            raise ConfigError(f"--features must name {name!r} once; pass several categories as A|B")
+            several = "pass several categories as A|B" if option == "--features" else "omit one"
+            raise ConfigError(f"{option} must name {name!r} once; {several}")
         features[name] = value
     return features
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.evaluate import data_of
 from recsys_moe.artifact.model_folder import load_artifact
+from recsys_moe.config.encoders import chosen_context
 from recsys_moe.data.streaming import rows_within
 from recsys_moe.inference.evaluation.ranking_metrics import SEED, means
 from recsys_moe.inference.evaluation.ranking_report import (
@@ -36,14 +37,15 @@ from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking.top_items import largest
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
 from recsys_moe.kinds import positive_task
+from recsys_moe.model.request import Request
 from recsys_moe.schema import Schema, check_split
 
 LENGTH = 10
 """Of a list, unless another one is asked for."""
 MOST_USERS = 1000
 """Of a sample: the standard error of their mean NDCG is about .01."""
-Logits = Callable[[Tensor], Tensor]
-"""Users (U,) -> what their items are ranked by (U, I)."""
+Logits = Callable[[Request], Tensor]
+"""Users and contexts (U,) -> what their items are ranked by (U, I)."""
 
 
 def evaluate_ranking(
@@ -69,8 +71,8 @@ def evaluate_ranking(
     rows = _rows(predictor, folder, schema, split, wanted=wanted)
     logits, popularity = _rankers(predictor, rows, wanted)
     asked = rows.labelled
-    score_N = predictor.pair_logits(asked.user, asked.item)[:, wanted.task]
-    found = described(top_lists(logits, rows, k, progress), score_N, rows)
+    score_NT = predictor.pair_logits(asked.user, asked.item, rows.labelled_context)
+    found = described(top_lists(logits, rows, k, progress), score_NT[:, wanted.task], rows)
     popular_UK = top_lists(popularity, rows, k)
     popular = means(figures(popular_UK, rows.popularity(asked.item), rows))
     return {
@@ -103,7 +105,9 @@ def sample_ranking(
         rows = _rows(predictor, folder, schema, split, wanted=wanted)
     except NothingRelevantError:
         return None
-    few = _some_users(rows, max(1, min(MOST_USERS, most_pairs // schema.item.size)))
+    lists_per_user = len(rows.users) / len(rows.users.unique())
+    affordable = int(most_pairs / lists_per_user) // schema.item.size
+    few = _some_users(rows, max(1, min(MOST_USERS, affordable)))
     k = min(LENGTH, schema.item.size)
     model, popular = (
         means(list_figures(top_lists(by, few, k), few))["ndcg"]
@@ -113,8 +117,8 @@ def sample_ranking(
         "task": schema.tasks[wanted.task].name,
         "k": k,
         "items": schema.item.size,
-        "users": len(few.users),
-        "of_users": len(rows.users),
+        "users": len(few.users.unique()),
+        "of_users": len(rows.users.unique()),
         "ndcg": model,
         "baselines": {"popularity": {"ndcg": popular}},
     }
@@ -123,24 +127,29 @@ def sample_ranking(
 def _some_users(rows: RankingRows, most: int) -> RankingRows:
     """Without the relevant items of all users but `most`, drawn at random, the same every time."""
     generator = torch.Generator().manual_seed(SEED)
-    users_U = rows.users[torch.randperm(len(rows.users), generator=generator)[:most]]
+    known_U = rows.users.unique()
+    users_U = known_U[torch.randperm(len(known_U), generator=generator)[:most]]
     own_N = torch.isin(rows.relevant.user, users_U)
-    return replace(rows, relevant=Pairs(rows.relevant.user[own_N], rows.relevant.item[own_N]))
+    relevant = Pairs(rows.relevant.user[own_N], rows.relevant.item[own_N])
+    context = None if rows.context is None else rows.context[own_N]
+    return replace(rows, relevant=relevant, context=context)
 
 
 def _rows(
     predictor: Predictor, folder: Path, schema: Schema, split: str, *, wanted: Wanted
 ) -> RankingRows:
-    most = rows_within(schema, predictor.artifact.config.data.max_memory_mb)
-    return ranking_rows(folder, schema, split, wanted=wanted, most=most)
+    config, trained = predictor.artifact.config, predictor.artifact.schema
+    context = chosen_context(config, trained)
+    most = rows_within(schema, config.data.max_memory_mb, context=len(context))
+    return ranking_rows(folder, schema, split, wanted=wanted, most=most, context=context)
 
 
 def _rankers(predictor: Predictor, rows: RankingRows, wanted: Wanted) -> tuple[Logits, Logits]:
     """Logits of the model and of the popularity baseline."""
     popularity_I = rows.positives_I.double()
     return (
-        lambda user_U: predictor.catalogue_logits(user_U, wanted.task),
-        lambda user_U: popularity_I.expand(len(user_U), -1),
+        lambda users: predictor.catalogue_logits(users.user, wanted.task, users.context),
+        lambda users: popularity_I.expand(users.rows, -1),
     )
 
 
@@ -150,15 +159,15 @@ def top_lists(
     k: int,
     progress: Callable[[int], None] = lambda users: None,
 ) -> Tensor:
-    """The k best items (U, K) of each of `rows.users`, best first, none that is excluded.
+    """The k best items (U, K) of each of `rows.lists`, best first, none that is excluded.
 
     NONE at the end where fewer are left; among equals the lower index wins.
     """
     start_U = rows.excluded_from()
 
-    def best(user_U: Tensor) -> Tensor:
-        top_UK = torch.full((len(user_U), k), NONE)
-        for top_K, user, logits_I in zip(top_UK, user_U.tolist(), logits(user_U), strict=True):
+    def best(users: Request) -> Tensor:
+        top_UK = torch.full((users.rows, k), NONE)
+        for top_K, user, logits_I in zip(top_UK, users.user.tolist(), logits(users), strict=True):
             open_I = torch.ones(len(logits_I), dtype=torch.bool)
             open_I[rows.excluded.item[start_U[user] : start_U[user + 1]]] = False
             item_N = open_I.nonzero()[:, 0]
@@ -166,9 +175,11 @@ def top_lists(
             top_K[: len(best_K)] = best_K
         return top_UK
 
+    starts = range(0, rows.lists.rows, USERS_AT_ONCE)
+    some = [rows.lists.take(slice(start, start + USERS_AT_ONCE)) for start in starts]
     parts = []
     with one_thread_each() as pool:
-        for part_UK in pool.map(best, rows.users.split(USERS_AT_ONCE)):
+        for part_UK in pool.map(best, some):
             parts.append(part_UK)
             progress(len(part_UK))
     return torch.cat(parts)

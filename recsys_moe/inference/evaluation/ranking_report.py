@@ -76,19 +76,19 @@ def _summary(found: dict[str, PerUser]) -> dict[str, Any]:
 
 
 def list_figures(
-    top_UK: Tensor, rows: RankingRows, among_I: Tensor | None = None
+    top_LK: Tensor, rows: RankingRows, among_I: Tensor | None = None
 ) -> dict[str, PerUser]:
     """`list_metrics` by user index; `among_I`: bool (I + 1,), which items may be relevant."""
-    user_N, item_N = rows.relevant.user, rows.relevant.item
+    list_N, item_N = rows.list_of_pair, rows.relevant.item
     if among_I is not None:
-        user_N, item_N = user_N[among_I[item_N]], item_N[among_I[item_N]]
+        list_N, item_N = list_N[among_I[item_N]], item_N[among_I[item_N]]
     stride = len(rows.trained_item_I) + 2  # the unknown item, and none
-    top_key_UK = rows.users[:, None] * stride + top_UK + 1
-    hit_UK = torch.isin(top_key_UK, user_N * stride + item_N + 1)
-    relevant_U = torch.bincount(user_N, minlength=len(rows.trained_user_U))[rows.users]
-    has_U = relevant_U > 0
-    metrics = list_metrics(hit_UK, relevant_U.clamp(min=1))
-    return {name: _by_user(value_U, has_U, rows) for name, value_U in metrics.items()}
+    top_key_LK = torch.arange(len(rows.users))[:, None] * stride + top_LK + 1
+    hit_LK = torch.isin(top_key_LK, list_N * stride + item_N + 1)
+    relevant_L = torch.bincount(list_N, minlength=len(rows.users))
+    has_L = relevant_L > 0
+    metrics = list_metrics(hit_LK, relevant_L.clamp(min=1))
+    return {name: _by_user(value_L, has_L, rows) for name, value_L in metrics.items()}
 
 
 def gauc_figure(score_N: Tensor, rows: RankingRows) -> PerUser:
@@ -115,8 +115,9 @@ def popularity_figure(top_UK: Tensor, rows: RankingRows) -> PerUser:
     return _by_user(sum_U / items_U.clamp(min=1), items_U > 0, rows)
 
 
-def _by_user(value_U: Tensor, has_U: Tensor, rows: RankingRows) -> PerUser:
-    """From the order of `rows.users` to places by user index."""
+def _by_user(value_L: Tensor, has_L: Tensor, rows: RankingRows) -> PerUser:
+    """From the order of the lists to places by user index: the mean over the lists of a user."""
     empty = torch.zeros(len(rows.trained_user_U), dtype=torch.float64)
-    places = (rows.users,)
-    return PerUser(empty.index_put(places, value_U), empty.index_put(places, has_U.double()))
+    lists_U = empty.index_add(0, rows.users, has_L.double())
+    sum_U = empty.index_add(0, rows.users, value_L.double() * has_L)
+    return PerUser(sum_U / lists_U.clamp(min=1), (lists_U > 0).double())

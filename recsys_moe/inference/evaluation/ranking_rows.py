@@ -6,7 +6,7 @@ Axes: N rows or pairs, U users, I items. Index U and index I are unknown ids.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,8 @@ from recsys_moe.data.columns import Rows
 from recsys_moe.data.streaming import labelled, open_rows, trained_ids
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.kinds import KINDS, Labelled
-from recsys_moe.schema import SPLITS, Schema
+from recsys_moe.model.request import Request, of_users
+from recsys_moe.schema import SPLITS, FeatureColumn, Schema
 
 LEAST = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)")
 
@@ -46,11 +47,15 @@ class Wanted:
 
     def pairs(self, rows: Rows) -> Iterator[Pairs]:
         """Of the relevant rows, chunk by chunk; a label that is missing fulfils nothing."""
+        return (Pairs(one.user.long(), one.item.long()) for one in self.requests(rows))
+
+    def requests(self, rows: Rows) -> Iterator[Request]:
+        """The same with their contexts."""
         for chunk in rows.chunks():
             wanted_N = chunk.labels[:, self.task] == 1
             if self.also is not None:
                 wanted_N &= chunk.labels[:, self.also] >= self.least
-            yield Pairs(chunk.user[wanted_N].long(), chunk.item[wanted_N].long())
+            yield chunk.request.take(wanted_N)
 
 
 @dataclass(frozen=True)
@@ -72,11 +77,36 @@ class RankingRows:
     """bool: the id is in a training row."""
     counts: dict[str, int]
     """`items` in the catalogue, `relevant` pairs, and relevant rows that are left out, by why."""
+    context: Tensor | None = None
+    """Of each relevant pair, (N, C); a user has a list in each context with a relevant item."""
+    labelled_context: Tensor | None = None
+    """Of each row of `labelled`, (N, C)."""
+
+    @property
+    def lists(self) -> Request:
+        """What each list is asked for: users with a relevant item, ascending, and the context."""
+        return self._lists[0]
+
+    @property
+    def list_of_pair(self) -> Tensor:
+        """Index of the list of each relevant pair. (N,)"""
+        return self._lists[1]
+
+    @property
+    def users(self) -> Tensor:
+        """The user of each list."""
+        return self.lists.user
 
     @cached_property
-    def users(self) -> Tensor:
-        """Those with a relevant item, ascending."""
-        return self.relevant.user.unique()
+    def _lists(self) -> tuple[Request, Tensor]:
+        user_N, context_NC = self.relevant.user, self.context
+        if context_NC is None:
+            user_L, list_N = user_N.unique(return_inverse=True)
+            return of_users(user_L), list_N
+        row_LX, list_N = _unique(user_N[:, None], context_NC)
+        context_LC = context_NC.new_empty(len(row_LX), context_NC.shape[1])
+        context_LC[list_N] = context_NC
+        return of_users(row_LX[:, 0].long())._replace(context=context_LC), list_N
 
     def popularity(self, item_N: Tensor) -> Tensor:
         """Share of training users with a positive row of the item; 0 for an unknown item. (N,)"""
@@ -115,19 +145,33 @@ def wanted_rows(
 
 
 def ranking_rows(
-    folder: Path, schema: Schema, split: str, *, wanted: Wanted, most: int
+    folder: Path,
+    schema: Schema,
+    split: str,
+    *,
+    wanted: Wanted,
+    most: int,
+    context: Sequence[FeatureColumn] = (),
 ) -> RankingRows:
-    """Read the splits of a prepared folder, in memory up to `most` rows.
+    """Read the splits of a prepared folder, in memory up to `most` rows. `context`: features of the
+    model.
 
     Excludes the user's positives of earlier splits: of the training rows and, for the test split,
     of the validation rows. Raises NothingRelevantError.
     """
     before = SPLITS[: SPLITS.index(split)]
-    opened = {name: open_rows(folder, schema, name, most) for name in {*before, split, "train"}}
+    opened = {
+        name: open_rows(folder, schema, name, most, context=context if name == split else ())
+        for name in {*before, split, "train"}
+    }
     positives = Wanted(wanted.task)
     train = _distinct(positives.pairs(opened["train"]), schema)
     excluded_N = _distinct((p for name in before for p in positives.pairs(opened[name])), schema)
     relevant, left_out = _relevant(_joined(wanted.pairs(opened[split])), excluded_N, schema)
+    contexts = None
+    if context:
+        parts = list(wanted.requests(opened[split]))
+        relevant, contexts = _in_contexts(parts, excluded_N, schema)
     if not len(relevant.user):
         lower = "" if wanted.also is None else f"ask for less than {wanted.least:g}, or "
         raise NothingRelevantError(
@@ -136,15 +180,18 @@ def ranking_rows(
         )
     trained_user_U, trained_item_I = trained_ids(opened["train"], schema)
     pairs = _pairs(train, schema)
+    asked, asked_context = _labelled(opened[split], wanted.task, schema)
     return RankingRows(
         relevant=relevant,
         excluded=_pairs(excluded_N, schema),
         excluded_splits=before,
-        labelled=_labelled(opened[split], wanted.task, schema),
+        labelled=asked,
         positives_I=torch.bincount(pairs.item, minlength=schema.item.size),
         trained_user_U=trained_user_U,
         trained_item_I=trained_item_I,
         counts={"items": schema.item.size, "relevant": len(relevant.user), **left_out},
+        context=contexts,
+        labelled_context=asked_context,
     )
 
 
@@ -160,6 +207,30 @@ def _relevant(pairs: Pairs, excluded_N: Tensor, schema: Schema) -> tuple[Pairs, 
         "relevant_of_unknown_users": int((~known_user_N).sum()),
         "relevant_excluded": int(is_excluded_N.sum()),
     }
+
+
+def _in_contexts(
+    parts: Sequence[Request], excluded_N: Tensor, schema: Schema
+) -> tuple[Pairs, Tensor]:
+    """As `_relevant`, where each known item counts once per user and context; and the contexts."""
+    pairs = _joined(Pairs(part.user.long(), part.item.long()) for part in parts)
+    context_NC = torch.cat([part.context for part in parts if part.context is not None])
+    key_N = _keys(pairs, schema)
+    kept_N = (pairs.user < schema.user.size) & ~torch.isin(key_N, excluded_N)
+    key_N, context_NC = key_N[kept_N], context_NC[kept_N]
+    is_unknown_N = key_N % (schema.item.size + 1) == schema.item.size
+    own_N = torch.arange(1, len(key_N) + 1) * is_unknown_N  # each row of an unknown item counts
+    row_MX, place_N = _unique(torch.stack([key_N, own_N], 1), context_NC)
+    context_MC = context_NC.new_empty(len(row_MX), context_NC.shape[1])
+    context_MC[place_N] = context_NC
+    return _pairs(row_MX[:, 0].long(), schema), context_MC
+
+
+def _unique(key_NX: Tensor, context_NC: Tensor) -> tuple[Tensor, Tensor]:
+    """Distinct rows of both, ascending, keys first, as float64; and which one each row is."""
+    columns = key_NX.double(), context_NC.nan_to_num(0).double(), context_NC.isnan().double()
+    row_MX, place_N = torch.cat(columns, 1).unique(dim=0, return_inverse=True)
+    return row_MX, place_N
 
 
 def _joined(parts: Iterable[Pairs]) -> Pairs:
@@ -185,9 +256,14 @@ def _distinct(parts: Iterable[Pairs], schema: Schema) -> Tensor:
     return torch.cat(keys).unique()
 
 
-def _labelled(rows: Rows, task: int, schema: Schema) -> Labelled:
-    """Rows of known users with a label of the task."""
+def _labelled(rows: Rows, task: int, schema: Schema) -> tuple[Labelled, Tensor | None]:
+    """Rows of known users with a label of the task, and their contexts."""
     parts = list(labelled(rows, task))
     whole = Labelled(*(torch.cat(column) for column in zip(*parts, strict=True)))
     known_N = whole.user < schema.user.size
-    return Labelled(*(column[known_N] for column in whole))
+    contexts = []
+    for chunk in rows.chunks():
+        if chunk.context is not None:
+            contexts.append(chunk.context[~chunk.labels[:, task].isnan()])
+    context_NC = torch.cat(contexts)[known_N] if contexts else None
+    return Labelled(*(column[known_N] for column in whole)), context_NC

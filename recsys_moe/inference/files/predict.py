@@ -5,6 +5,7 @@ Bounded memory: a piece is read, scored and written before the next one, whateve
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
@@ -30,6 +31,7 @@ from recsys_moe.inference.files.tables import (
 from recsys_moe.inference.threads import in_turn
 from recsys_moe.inference.vocabulary import checked_ids
 
+logger = logging.getLogger("recsys_moe")
 Predictor: TypeAlias = Any
 """The class, which imports this module to score DataFrames."""
 FLAGS = ("unseen_user", "unseen_item")
@@ -48,8 +50,9 @@ def predict_file(
 ) -> dict[str, int]:
     """Write `source` plus predictions and two flags for unknown ids to `target`.
 
-    For unknown ids, columns with the names of the model's features and the column `history` (items
-    separated by |, or ITEM=RATING) describe cold-start users and items. Adds a column per task and,
+    Columns with the names of the model's context features hold these. For unknown ids, columns with
+    the names of its other features and the column `history` (items separated by |, or ITEM=RATING)
+    describe cold-start users and items. Adds a column per task and,
     for calibrated binary tasks, `<task>_calibrated`. Reads CSV and TSV (in `encoding`, or .gz) and
     Parquet; writes CSV, TSV (UTF-8) or Parquet, by suffix. Keeps row order and columns, uses
     bounded memory, and writes the target completely or not at all. Returns counts of rows and of
@@ -112,6 +115,10 @@ def with_scores(
     calibrated = {name: f"{name}_calibrated" for name in predictor.artifact.calibration}
     new = [*(task.name for task in predictor.tasks), *calibrated.values(), *FLAGS]
     _check_columns(piece, source, ids, new)
+    missing = [name for name in predictor.context.names if name not in piece.column_names]
+    if missing and not before:
+        names = ", ".join(map(repr, missing))
+        logger.warning("%s has no column %s: scored without this context", source, names)
     counts = Counter(rows=piece.num_rows)
     resolved = []
     try:
@@ -120,9 +127,12 @@ def with_scores(
             found, unknown = with_columns(predictor, entity, raw, piece, before)
             resolved.append(found)
             counts.update(unknown)
+        context = predictor.context.read_columns(piece, before)
     except DataError as error:
         raise DataError(f"{source}: {error}") from None
-    scores = predictor.score(*resolved)
+    if context.unknown:
+        counts["unknown_context"] = len(context.unknown)
+    scores = predictor.score(*resolved, context=context)
     flags = dict(zip(FLAGS, (scores.unseen_user, scores.unseen_item), strict=True))
     counts.update({name: int(values.sum()) for name, values in flags.items()})
     better = {calibrated[name]: values for name, values in scores.calibrated.items()}

@@ -55,6 +55,17 @@ def matching_items(items: pa.Table, where: Sequence[str]) -> Tensor:
     return holds
 
 
+def allowed_items(items: pa.Table, where: Sequence[str], named_M: Tensor | None) -> Tensor:
+    """Ascending indices of the items that `matching_items` keeps and, if given, are among
+    `named_M`, where the number of items stands for an unknown one."""
+    holds_N = matching_items(items, where)
+    if named_M is not None:
+        is_named_N = torch.zeros(len(holds_N) + 1, dtype=torch.bool)
+        is_named_N[named_M] = True
+        holds_N &= is_named_N[:-1]
+    return holds_N.nonzero()[:, 0]
+
+
 def filter_columns(items: pa.Table) -> list[str]:
     """Columns that conditions may name: all but dense indices, of items and of features."""
     names = [name for name in items.column_names if not name.startswith(FEATURES)]

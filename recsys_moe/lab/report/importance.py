@@ -8,7 +8,7 @@ width of the embeddings.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,7 +21,7 @@ from recsys_moe.artifact.bags import has_rows, pooled, rows_of
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.artifact.routing_history import take_rows
-from recsys_moe.config.encoders import chosen_features
+from recsys_moe.config.encoders import chosen_context, chosen_features
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Columns, Rows
 from recsys_moe.data.entries import entries_of_table, table_rows
@@ -88,6 +88,7 @@ def importance(
     row_N = choose_rows(len(rows), most, artifact.config.model.eval_rows, seed)
     columns = take_rows(rows, row_N)
     parts = [*_parts(artifact, columns)] if artifact.encoders else []
+    parts += _contexts(artifact, columns)
     before = _losses(artifact, columns, {}) if parts else {}
     if not parts or None in before.values():
         return None
@@ -98,14 +99,26 @@ def importance(
             generator = torch.Generator().manual_seed(stream_seed(seed, f"importance {part.name}"))
             for _ in range(SHUFFLES):
                 order_U = torch.randperm(len(part.added_UD), generator=generator)
-                change_UD = part.added_UD[order_U] - part.added_UD
-                change_ND = F.pad(change_UD, (0, 0, 0, 1))[part.place_N]  # -1: nothing
-                for task, loss in _losses(artifact, columns, {part.entity: change_ND}).items():
+                for task, loss in _losses_after(artifact, columns, part, order_U).items():
                     rise[task].setdefault(part.name, []).append(loss - before[task])
                 done(len(columns))
     metric = {task.name: KINDS[task.kind].loss_metric for task in artifact.schema.tasks}
     sizes = len(columns), len(rows)
     return Importance(split, *sizes, SHUFFLES, seed, metric=metric, before=before, rise=rise)
+
+
+def _losses_after(
+    artifact: Artifact, columns: Columns, part: _Part, order_U: Tensor
+) -> dict[str, float]:
+    """With a part in another order of its users, items or, of a context feature, rows."""
+    if part.entity == "context" and columns.context is not None:
+        place = [one.name for one in chosen_context(artifact.config, artifact.schema)]
+        context_NC = columns.context.clone()
+        context_NC[:, place.index(part.name)] = part.added_UD[order_U, 0]
+        return _losses(artifact, replace(columns, context=context_NC), {})
+    change_UD = part.added_UD[order_U] - part.added_UD
+    change_ND = F.pad(change_UD, (0, 0, 0, 1))[part.place_N]  # -1: nothing
+    return _losses(artifact, columns, {part.entity: change_ND})
 
 
 def _losses(artifact: Artifact, columns: Columns, added: dict[str, Tensor]) -> dict[str, float]:
@@ -137,6 +150,14 @@ def _parts(artifact: Artifact, columns: Columns) -> Iterator[_Part]:
             added[f"history of {entity}s"] = _histories(artifact, entity, index_U)
         for name, added_UD in added.items():
             yield _Part(name, entity, added_UD, place_N)
+
+
+def _contexts(artifact: Artifact, columns: Columns) -> Iterator[_Part]:
+    """The values of context features, one row after the other."""
+    if columns.context is not None:
+        for place, one in enumerate(chosen_context(artifact.config, artifact.schema)):
+            value_N1 = columns.context[:, place : place + 1]
+            yield _Part(one.name, "context", value_N1, torch.arange(len(value_N1)))
 
 
 def _features(artifact: Artifact, entity: str, index_U: Tensor) -> Iterator[tuple[str, Tensor]]:

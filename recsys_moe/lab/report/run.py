@@ -17,17 +17,15 @@ from torch import Tensor
 
 from recsys_moe.artifact import epoch_metrics
 from recsys_moe.artifact.baselines import baselines
-from recsys_moe.artifact.evaluate import data_of
+from recsys_moe.artifact.evaluate import data_of, open_split, segments_of
 from recsys_moe.artifact.evaluation import Evaluation
 from recsys_moe.artifact.model_folder import Artifact, find_artifact, load_artifact
 from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.artifact.routing_history import take_rows, top_expert
 from recsys_moe.artifact.run_folder import DATA_LOCK
-from recsys_moe.artifact.segments import Segments
 from recsys_moe.config.settings import weighed_apart
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Columns, Rows
-from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import ConfigError
 from recsys_moe.lab.report import genres, learning
 from recsys_moe.routers import Routing
@@ -206,13 +204,12 @@ class Run:
 
     def rows(self, split: str) -> Rows:
         """All of a split of the data."""
-        within = rows_within(self.artifact.schema, self.artifact.config.data.max_memory_mb)
-        return open_rows(self.data, self.artifact.schema, split, within)
+        return open_split(self.artifact, self.data, self.artifact.schema, split)
 
     def segments(self) -> dict[str, dict[str, Any]]:
         """Metrics of the sample by segment, as in `evaluate`."""
         columns, schema = self.sample.columns, self.artifact.schema
-        segments = Segments(self.rows("train"), schema)
+        segments = segments_of(self.artifact, self.rows("train"), schema)
         segments.update(columns.request, (self.sample.logits_NT, columns.labels))
         return segments.result()
 
@@ -251,8 +248,7 @@ def look_at(path: Path, options: Options, progress: Progress) -> Run:
     artifact = load_artifact(path)
     folder = find_artifact(path).resolve()
     data, schema = data_of(path, artifact, options.data)
-    within = rows_within(schema, artifact.config.data.max_memory_mb)
-    rows, train = (open_rows(data, schema, name, within) for name in (split, "train"))
+    rows, train = (open_split(artifact, data, schema, name) for name in (split, "train"))
     with progress(f"evaluating {split}", min(most, len(rows))) as done:
         sample = take_sample(artifact, rows, split, most=most, seed=options.seed, progress=done)
     bounds = {"baselines": baselines(train, sample.columns, schema)}

@@ -162,14 +162,17 @@ def _quality(run: Run, recorded: dict[str, Any]) -> Section:
                 figures.append(Shown(name, title, sources, data, draw))
     ranking = recorded.get("ranking")
     names = titles(ranking["k"]) if ranking else {}
-    shown = {"ranking": ranking, "titles": names, "segments": run.segments()}
+    segments = run.segments()
+    contexts = {name: one for name, one in segments.items() if "=" in name}
+    others = {name: one for name, one in segments.items() if name not in contexts}
+    shown = {"ranking": ranking, "titles": names, "segments": others, "contexts": contexts}
     return _section("quality", figures, found, result=evaluation, **shown)
 
 
 def _features(run: Run, progress: Progress) -> Iterator[Section]:
     """None of a model of ids. On validation unless a split is asked for: test stays unread."""
     split, most = run.options.split or "val", min(ROWS, run.options.rows or ROWS)
-    if not run.artifact.encoders:
+    if not run.artifact.encoders and run.artifact.config.model.context == "none":
         return
     rows, seed = run.rows(split), run.options.seed
     data = importance(run.artifact, rows, split, seed=seed, most=most, progress=progress)

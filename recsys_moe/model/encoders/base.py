@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from recsys_moe.model.request import Request
 
 Entity = Literal["user", "item"]
-BUILT_IN = ("users", "items", "item_bag", "user_bag")
-"""Features of users and of items, bags of users and of items."""
+BUILT_IN = ("users", "items", "item_bag", "user_bag", "context")
+"""Features of users and of items, bags of users and of items, context features."""
 MATERIALIZED_AT_ONCE = 1024
 """Entities per part; bags are long."""
 
@@ -52,12 +52,13 @@ class Encoder(nn.Module):
 
 
 class Encoders(nn.Module):
-    """The encoders of a model, by name. `users`, `items`, `item_bag`, `user_bag`: None without."""
+    """The encoders of a model, by name. Of BUILT_IN: None without."""
 
     users: Any
     items: Any
     item_bag: Any
     user_bag: Any
+    context: Any
 
     def __init__(self, **parts: Encoder | None) -> None:
         """The order of `parts` is that in which they are added."""

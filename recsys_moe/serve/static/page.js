@@ -3,7 +3,7 @@ import {
   becauseOf, button, ends, expertsOf, find, itemOf, lineOf, loadOf, metricsOf, option, profileOf,
   attributionsOf, say, shownColumns,
 } from "./parts.js";
-import { known, leftOut, newUser, showFields } from "./people.js";
+import { contextOf, known, leftOut, newUser, showFields } from "./people.js";
 
 let key = ""; // in memory only
 let model = null; // what /model said
@@ -167,18 +167,20 @@ function question() {
     where,
     columns: shownColumns(model),
     ...(only.length ? { candidates: only } : {}),
+    ...contextOf(),
   };
 }
 
 // -- the answer
 
 /** Fill in the explanation of each item, as many pairs at a time as the service allows. */
-async function explain(user, entries, rows, number) {
+async function explain({ user, context }, entries, rows, number) {
   const most = model.limits.max_explain;
   for (let start = 0; start < entries.length; start += most) {
     const items = entries.slice(start, start + most).map((entry) => entry.item);
     const attributions = model.no_attributions === null ? ATTRIBUTIONS : 0;
-    const { pairs } = await call("explain", { users: items.map(() => user), items, attributions });
+    const users = items.map(() => user);
+    const { pairs } = await call("explain", { users, items, attributions, context });
     if (number !== asked) return;
     pairs.forEach((pair, place) => showAttributions(rows[start + place], pair));
   }
@@ -233,7 +235,8 @@ async function recommend(who) {
   say("error", "");
   say("status", "Loading \u2026");
   try {
-    const answer = await call("recommend", { users: [user], ...question() });
+    const asking = question();
+    const answer = await call("recommend", { users: [user], ...asking });
     if (number !== asked) return;
     if (answer.model !== model.model) await showNewModel();
     if (number !== asked) return;
@@ -241,7 +244,7 @@ async function recommend(who) {
     const rows = showRanking(who, ranking);
     find("positives").hidden = true;
     if (!isNew) await showPositives(user, number);
-    await explain(user, ranking.items, rows, number);
+    await explain({ user, context: asking.context ?? {} }, ranking.items, rows, number);
     if (number === asked) say("status", `${rows.length} recommendations for ${name}`);
   } catch (error) {
     if (number === asked) failed(error);
@@ -250,7 +253,8 @@ async function recommend(who) {
 
 function showRanking({ user, name, isNew }, ranking) {
   const unknown = `User ${user} is unknown: these recommendations are non-personalised.`;
-  say("notice", isNew ? leftOut(ranking.unused) : ranking.unseen_user ? unknown : "");
+  const notices = [!isNew && ranking.unseen_user ? unknown : "", leftOut(ranking.unused)];
+  say("notice", notices.filter(Boolean).join(" "));
   const rows = ranking.items.map((entry) =>
     itemOf(model, entry, (ask, near) => similar(entry.item, ask, near))
   );

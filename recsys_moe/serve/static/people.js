@@ -1,4 +1,4 @@
-// Whom to recommend to: a known user by id, or a new user by features and history.
+// Whom to recommend to: a known user by id, or a new user by features and history; and the context.
 import { find, make, option } from "./parts.js";
 
 /** The user by id; null if the field is empty. */
@@ -18,20 +18,30 @@ function historyOf(text) {
   return Object.fromEntries(pairs.reverse()); // of duplicate items the first counts
 }
 
+/** The fields that are filled in, by name. */
+function filledOf(id) {
+  const fields = [...find(id).querySelectorAll("input")].filter((field) => field.value.trim());
+  return Object.fromEntries(fields.map((field) => [field.name, field.value.trim()]));
+}
+
+/** The context, for requests; nothing if all fields are empty. */
+export function contextOf() {
+  const context = filledOf("context");
+  return Object.keys(context).length ? { context } : {};
+}
+
 /** The new user; null if all fields are empty. */
 export function newUser() {
-  const fields = [...find("traits").querySelectorAll("input")];
-  const filled = fields.filter((field) => field.value.trim());
-  const features = Object.fromEntries(filled.map((field) => [field.name, field.value.trim()]));
+  const features = filledOf("traits");
   const history = historyOf(find("history").value);
-  if (!filled.length && !Object.keys(history).length) return null;
+  if (!Object.keys(features).length && !Object.keys(history).length) return null;
   return { user: { features, history }, name: "new user", isNew: true };
 }
 
-function traitOf({ name, kind, values }, place) {
+function fieldOf(prefix, { name, kind, values }, place) {
   const label = make("label", "", name.replaceAll("_", " "));
   const field = make("input");
-  Object.assign(field, { id: `trait-${place}`, name, maxLength: 512, autocomplete: "off" });
+  Object.assign(field, { id: `${prefix}-${place}`, name, maxLength: 512, autocomplete: "off" });
   field.inputMode = kind === "numeric" ? "decimal" : "text";
   label.htmlFor = field.id;
   const list = make("datalist", "", ...values.map(option));
@@ -40,9 +50,12 @@ function traitOf({ name, kind, values }, place) {
   return make("div", "", label, field, list);
 }
 
-/** The fields of a new user that this model knows; none for a model of ids. */
+/** The fields of a new user and of the context that this model knows; none for a model of ids. */
 export function showFields(model) {
-  find("traits").replaceChildren(...model.user_features.map(traitOf));
+  const fields = (prefix, features) => features.map((one, place) => fieldOf(prefix, one, place));
+  find("traits").replaceChildren(...fields("trait", model.user_features));
+  find("context").replaceChildren(...fields("context", model.context_features));
+  find("context").hidden = !model.context_features.length;
   find("history-field").hidden = !model.knows_histories;
   find("cold_user").hidden = !model.knows_histories && !model.user_features.length;
 }

@@ -20,6 +20,7 @@ from recsys_moe.cli import app
 from recsys_moe.data.columns import load_columns
 from recsys_moe.lab.report import importance as module
 from recsys_moe.lab.report.importance import SHUFFLES, importance
+from tests.context import CONTEXT
 from tests.lab.report.conftest import silent
 
 PARTS = {"age", "job", "history of users", "genres", "year", "history of items"}
@@ -138,3 +139,17 @@ def test_the_report_has_a_table_of_cold_rows_where_there_are_any(
         head = f'<th scope="row">{name.replace("_", " ")}</th>'
         rows = f"<td>{segments[name]['rows']:,}</td>" if name in segments else ""
         assert (head + rows in text) == (name in segments)
+
+
+def test_context_features_are_shuffled_among_the_rows(
+    context_run: Path, contextual: Path, tmp_path: Path
+) -> None:
+    artifact = load_artifact(context_run)
+    rows = load_columns(contextual, artifact.schema, "val", CONTEXT)
+    found = importance(artifact, rows, "val", seed=0, progress=silent)
+    assert found is not None and {"hour", "price", "age"} <= {*found.parts}
+    assert all(any(rise["hour"]) for rise in found.rise.values())
+    result = CliRunner().invoke(app, ["report", str(context_run), "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert "Rows by their context" in text and "hour=(missing)" in text

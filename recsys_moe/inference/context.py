@@ -1,0 +1,148 @@
+"""Context features of requests: raw values -> what a model is asked with.
+
+Axes: B rows, C context features of the model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import pyarrow as pa
+import torch
+from torch import Tensor
+
+from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.config.encoders import chosen_context
+from recsys_moe.errors import DataError
+from recsys_moe.inference.cold_start.features import FeatureReader, Unknown
+from recsys_moe.inference.plain import plain, plain_dict, shown
+
+
+class Contexts(NamedTuple):
+    """The context of each row, read once. May be passed wherever a context may be."""
+
+    value_BC: Tensor | None
+    """(B, C) as in `Request.context`; None: all are missing."""
+    unknown: dict[int, Unknown] = {}  # noqa: RUF012 - never changed
+    """By row, the categories that training has not seen."""
+
+
+Context: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | Contexts | None
+"""Raw values by name, of all rows or of each row."""
+
+
+class ContextReader(FeatureReader):
+    """Reads the context features of a model: an unknown category has the index `size`."""
+
+    def read_rows(self, context: Context, rows: int) -> Contexts:
+        """Of `rows` rows. Raises DataError for an unknown name, a wrong value, another length."""
+        if isinstance(context, Contexts):
+            return context
+        if context is None or (isinstance(context, dict | list) and not context):
+            return Contexts(None)
+        found = plain(context)
+        if not isinstance(found, list):
+            values, unknown = self._row(found)
+            row_1C = torch.tensor([values])
+            if row_1C.isnan().all():
+                return Contexts(None)
+            of_rows = range(rows if unknown else 0)
+            return Contexts(row_1C.expand(rows, -1), dict.fromkeys(of_rows, unknown))
+        if len(found) != rows:
+            raise DataError(
+                f"context must be of all rows or one for each of {rows}, got {len(found)}"
+            )
+        read = [self._row(one) for one in found]
+        unknown_rows = {row: unknown for row, (_, unknown) in enumerate(read) if unknown}
+        value_BC = torch.tensor([values for values, _ in read]).view(rows, len(self.names))
+        return Contexts(None if value_BC.isnan().all() else value_BC, unknown_rows)
+
+    def read_all(self, contexts: Sequence[tuple[Context, int]]) -> Contexts:
+        """Of several requests, one after the other: their contexts and numbers of rows."""
+        if not any(context for context, _ in contexts):
+            return Contexts(None)
+        values, start = [], 0
+        unknown: dict[int, Unknown] = {}
+        for context, rows in contexts:
+            read = self.read_rows(context, rows)
+            missing_BC = torch.full((rows, len(self.names)), math.nan)
+            values.append(missing_BC if read.value_BC is None else read.value_BC)
+            unknown |= {start + row: categories for row, categories in read.unknown.items()}
+            start += rows
+        return Contexts(torch.cat(values), unknown)
+
+    def read_columns(self, rows: pa.Table, rows_before: int = 0) -> Contexts:
+        """Of the columns with the names of the features; a missing one has no value. Raises
+        DataError with the row."""
+        present = [name for name in self.names if name in rows.column_names]
+        if not present:
+            return Contexts(None)
+        value_BC = torch.full((rows.num_rows, len(self.names)), math.nan)
+        unknown: dict[int, Unknown] = {}
+        for place, name in enumerate(self.names):
+            if name in present:
+                value_BC[:, place] = self._column(name, rows[name], rows_before, unknown)
+        return Contexts(value_BC, unknown)
+
+    def _row(self, values: Any) -> tuple[list[float], Unknown]:
+        given = plain_dict(values, "context")
+        for name in given:
+            self._check_name(name)
+        read = [self.value(name, given.get(name)) for name in self.names]
+        pairs = zip(self.names, read, strict=True)
+        return read, {n: [str(given[n])] for n, value in pairs if self._is_unknown(n, value)}
+
+    def value(self, name: str, raw: Any) -> float:
+        """The index of a category or a standardised number; NaN for a missing value.
+
+        Raises DataError for a wrong one.
+        """
+        entries, unknown = self.read({name: raw})
+        if unknown:
+            return float(self._features[name].size)
+        if not entries:
+            return math.nan
+        [(row, weight)] = entries
+        is_number = self._features[name].kind == "numeric"
+        return weight if is_number else float(row - self._start[name])
+
+    def raw(self, name: str, value: float) -> str | float | None:
+        """The category or number that `value` makes of; None for an unknown category."""
+        is_number = self._features[name].kind == "numeric"
+        row = self._start[name] + (0 if is_number else int(value))
+        return self.named(row, value)[1]
+
+    def _is_unknown(self, name: str, value: float) -> bool:
+        feature = self._features[name]
+        return feature.kind == "categorical" and value == feature.size
+
+    def _column(
+        self, name: str, column: pa.ChunkedArray, rows_before: int, unknown: dict[int, Unknown]
+    ) -> Tensor:
+        """(B,); each distinct value is read once."""
+        cells = column.combine_chunks()
+        if pa.types.is_nested(cells.type):
+            raise DataError(f"column {name!r} must hold single values, got {cells.type}")
+        coded = cells if pa.types.is_dictionary(cells.type) else cells.dictionary_encode()
+        index_B = torch.tensor(coded.indices.fill_null(len(coded.dictionary)).to_numpy())
+        values = [math.nan]
+        raw = coded.dictionary.to_pylist()
+        for place, one in enumerate(raw):
+            try:
+                values.insert(place, self.value(name, plain(one)))
+            except DataError as error:
+                row = int((index_B == place).nonzero()[0])
+                raise DataError(f"row {rows_before + row + 1}: {error}") from None
+        value_B = torch.tensor(values)[index_B.long()]
+        if self._features[name].kind == "categorical":
+            for row in (value_B == self._features[name].size).nonzero()[:, 0].tolist():
+                unknown.setdefault(row, {})[name] = [shown(raw[int(index_B[row])])]
+        return value_B
+
+
+def context_reader(artifact: Artifact) -> ContextReader:
+    """Of the context features of a model."""
+    chosen = chosen_context(artifact.config, artifact.schema)
+    return ContextReader("context", chosen, artifact.categories)

@@ -1,0 +1,52 @@
+"""Logits and routings of dense indices, for evaluation and reports.
+
+Axes: U users, N items of the catalogue, B pairs, T tasks, C context features.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.inference.scoring.pair_scores import PairScorer
+from recsys_moe.model.draws import Draws
+from recsys_moe.model.ranker import Ranker
+from recsys_moe.model.request import Request, of_users
+from recsys_moe.routers import Routing
+
+
+class IndexScorer:
+    """The part of a Predictor that takes indices; contexts are those of `Request`."""
+
+    artifact: Artifact
+    _draws: Draws
+    _ranker: Ranker
+    _pair_scores: PairScorer
+
+    @torch.inference_mode()
+    def routings(self, user_B: Tensor, item_B: Tensor) -> list[Routing]:
+        """Routing per task of pairs of indices, routed together; empty without routers."""
+        with self._draws.seeded():
+            return self.artifact.model.routings(Request(user_B, item_B))
+
+    def catalogue_logits(
+        self, user_U: Tensor, task: int, context_UC: Tensor | None = None
+    ) -> Tensor:
+        """Logits (U, N) of user indices for all items of the catalogue."""
+        users = of_users(user_U)._replace(context=context_UC)
+        return self._ranker.grid(users, torch.arange(self.artifact.schema.item.size), task)
+
+    def pair_logits(
+        self, user_B: Tensor, item_B: Tensor, context_BC: Tensor | None = None
+    ) -> Tensor:
+        """Logits (B, T) of pairs of indices."""
+        return self._pair_scores.logits(Request(user_B, item_B, context_BC))
+
+    @cached_property
+    def popularity(self) -> Tensor:
+        """Users with a positive training row per item index. (N,)"""
+        size = self.artifact.schema.item.size
+        return torch.bincount(self.artifact.seen["items"].long(), minlength=size)[:size]
