@@ -116,13 +116,16 @@ def times(losses: Sequence[float], scale: float) -> list[float]:
     return [scale * epoch for epoch in range(1, len(losses) + 1)]
 
 
-def name_lines(axes: Any, names: Sequence[tuple[str, float, float, str]]) -> None:
+def name_lines(
+    axes: Any, names: Sequence[tuple[str, float, float, str]], *, dots: bool = True
+) -> None:
     """Names in a column beside the panel, each tied to the end of its mean: label, x, y, colour."""
     low, high = axes.get_ylim()
     names = sorted(names, key=lambda name: name[2])
     wanted = [min(max((y - low) / (high - low), 0.0), 1.0) for _, _, y, _ in names]
     for (label, x, y, ink), height in zip(names, spread_out(wanted, APART), strict=True):
-        axes.plot([x], [y], "o", color=ink, markersize=3)
+        if dots:
+            axes.plot([x], [y], "o", color=ink, markersize=3)
         axes.annotate(
             label,
             (x, y),

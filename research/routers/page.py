@@ -13,13 +13,14 @@ from scipy import stats
 
 from recsys_moe.lab.compare.significance import holm, spread
 from recsys_moe.lab.report.plots import canvas, colour, render, titled
-from research.results_plot import APART, name_lines
+from research.results_plot import name_lines
 from research.results_table import wrapped
 from research.routers.order import MANY, SMALL, TRIALS, chosen, stages, trials
 from research.routers.rows import RESULTS, ROWS, WEIGHTS, Job, Row, all_rows, read_rows
 
 PAGE = RESULTS.parent / "routers.md"
 FIGURE = RESULTS.parent / "images" / "routers.svg"
+SHOWN, TICKS = 20, (1, 2, 3, 5, 10, 20, 30)
 BEGIN, END = "<!-- routers -->", "<!-- /routers -->"
 REFERENCE = "moesart"
 MINUTES, MANY_MINUTES, LARGE = 3.5, 9.0, 12.0
@@ -29,7 +30,8 @@ LEGEND = (
     "validation loss among the trials (seed 0). Trials: how many of the six planned are done. p: "
     "Welch's t-test of the loss against moesart, two-sided, after Holm's correction for the table. "
     "Minutes: of a processor, training and validation, where this study measured them. Experts: "
-    "distinct ones per example over all tasks, training. Rows: commits of the runs."
+    "distinct ones per example over all tasks, training. Rows: commits of the runs. Figure: hollow "
+    "where minutes are those of the clock in an earlier study, beside up to three other runs."
 )
 Settings = Mapping[str, Mapping[str, object]]
 Rows = Mapping[Job, Row]
@@ -176,7 +178,7 @@ def block(settings: Settings, matter: Settings, path: Path = ROWS) -> str:
         if lines := lines_of(settings, rows, log, weights):
             parts += [f"{title}:", table(lines)]
     parts.append(wrapped(LEGEND))
-    parts.append("![Test loss against processor minutes](images/routers.svg)")
+    parts.append("![Test loss against minutes](images/routers.svg)")
     if answer := matter_table(matter, rows):
         parts += ["Does routing matter? Test loss ([routing.yaml](results/routing.yaml)):", answer]
     parts += ["What is missing:", missing(settings, rows, new, matter)]
@@ -184,20 +186,22 @@ def block(settings: Settings, matter: Settings, path: Path = ROWS) -> str:
 
 
 def figure_of(lines: Sequence[Line]) -> Figure:
-    """Loss against minutes, of routers whose minutes are measured."""
-    with canvas(1, 1, 4.5) as (figure, grid):
-        axes = grid[0][0]
-        shown = [(line, statistics.fmean(_measured(line))) for line in lines if _measured(line)]
-        names = []
-        for number, (line, minutes) in enumerate(shown):
-            loss = spread(line.values("loss"))
-            style: dict[str, Any] = {"color": colour(number), "fmt": "o", "markersize": 4}
-            axes.errorbar([minutes], [loss.mean], yerr=[loss.standard_error or 0.0], **style)
-            names.append((line.router, minutes, loss.mean, colour(number)))
-        if names:
-            axes.set_xlim(0, 1.05 * max(x for _, x, _, _ in names))
-            name_lines(axes, names if len(names) * APART < 1 else names[: int(1 / APART)])
-        titled(axes, "MovieLens-100K", "processor minutes of a run", "test loss")
+    """Loss against minutes of the best SHOWN routers; hollow: by the clock, in earlier studies."""
+    with canvas(1, 1, 5.0) as (figure, grid):
+        axes, names = grid[0][0], []
+        for number, line in enumerate(lines[:SHOWN]):
+            minutes, walls = _measured(line), line.values("wall")
+            at = statistics.fmean(minutes or walls)
+            loss, ink = spread(line.values("loss")), colour(number)
+            style: dict[str, Any] = {"color": ink, "fmt": "o", "markersize": 4}
+            style["markerfacecolor"] = ink if minutes else "none"
+            axes.errorbar([at], [loss.mean], yerr=[loss.standard_error or 0.0], **style)
+            names.append((line.router, at, loss.mean, ink))
+        axes.set_xscale("log")
+        axes.set_xticks(TICKS, [f"{tick}" for tick in TICKS])
+        axes.set_xticks([], minor=True)
+        name_lines(axes, names, dots=False)
+        titled(axes, "MovieLens-100K", "minutes of a run", "test loss")
     return figure
 
 

@@ -48,7 +48,9 @@ class Job:
 
 @dataclass(frozen=True)
 class Row:
-    """What a finished run reached; None where it is not known (or the run failed)."""
+    """What a finished run reached; None where it is not known (or the run failed).
+
+    Of an earlier study there is `wall` in place of `minutes`: of the clock, beside other runs."""
 
     job: Job
     figures: dict[str, float | None]
@@ -123,7 +125,8 @@ def _earlier_row(line: dict[str, str], job: Job, commit: str) -> Row:
     weights = f"{float(line['weight.watch']):g},{float(line['weight.rating']):g}"
     own = Job(job.log, job.router, job.setting, int(line["seed"]), weights)
     names = [n for n in FIGURES if n in line and (line["split"] == "test" or _not_of_test(n))]
-    return Row(own, {name: float(line[name]) for name in names if line[name]}, commit)
+    found: dict[str, float | None] = {name: float(line[name]) for name in names if line[name]}
+    return Row(own, found | {"wall": float(line["seconds_total"]) / 60}, commit)
 
 
 def _not_of_test(name: str) -> bool:
