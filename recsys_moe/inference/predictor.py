@@ -23,7 +23,7 @@ from recsys_moe.inference.cold_start.encode import (
     Whom,
     plain_history,
 )
-from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
+from recsys_moe.inference.cold_start.model import ColdStartVectors
 from recsys_moe.inference.context import Context, context_reader
 from recsys_moe.inference.frames import ranked_frame, scored_frame
 from recsys_moe.inference.plain import plain, plain_list, whole_number
@@ -232,16 +232,7 @@ class Predictor(IndexScorer):
         Contributions need not sum to the logit, because towers are not linear. Raises DataError
         on unequal lengths.
         """
-        request, cold = self._pairs(users, items, context)
-        model = with_cold_users(self.artifact.model, cold)
-        if not model.routers:
-            return [{name: [] for name in self._names} for _ in range(request.rows)]
-        per_pair: list[dict[str, list[ExpertShare]]] = []
-        with self._draws.seeded():
-            for part in self._pair_scores.batches(request):
-                shares = zip(*model.expert_shares(part), strict=True)
-                per_pair += [dict(zip(self._names, row, strict=True)) for row in shares]
-        return per_pair
+        return self._pair_scores.expert_shares(*self._pairs(users, items, context))
 
     def attributions(
         self, users: Whom, items: Whom, most: int = 5, *, context: Context = None

@@ -12,6 +12,7 @@ from torch import Tensor
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
 from recsys_moe.kinds import kind_of
+from recsys_moe.model.expert_shares import ExpertShare
 from recsys_moe.model.ranker import Ranker
 from recsys_moe.model.request import Request
 
@@ -66,6 +67,20 @@ class PairScorer:
                 for part in self.batches(request)
             ]
         return torch.cat(logits) if logits else torch.empty(0, len(self._names))
+
+    def expert_shares(
+        self, request: Request, cold: ColdStartVectors | None = None
+    ) -> list[dict[str, list[ExpertShare]]]:
+        """Per pair and task what its experts contribute; nothing of a model without routers."""
+        model = with_cold_users(self._artifact.model, cold)
+        if not model.routers:
+            return [{name: [] for name in self._names} for _ in range(request.rows)]
+        per_pair: list[dict[str, list[ExpertShare]]] = []
+        with self._ranker.draws.seeded():
+            for part in self.batches(request):
+                shares = zip(*model.expert_shares(part), strict=True)
+                per_pair += [dict(zip(self._names, row, strict=True)) for row in shares]
+        return per_pair
 
     def batches(self, request: Request) -> Iterator[Request]:
         """Parts that one forward pass takes."""
