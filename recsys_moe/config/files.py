@@ -99,7 +99,7 @@ def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
         below = merged.get(key)
         if key == "weighting" and isinstance(value, str | dict):
             below, value = _bare(below), _bare(value)
-            if below.get("name") != value.get("name", below.get("name")):
+            if {"name"} <= below.keys() & value.keys() and below["name"] != value["name"]:
                 below = {}
         both = isinstance(below, dict) and isinstance(value, dict)
         merged[key] = merge(below, value) if both else value  # type: ignore[arg-type]

@@ -209,6 +209,7 @@ def make_space(base: Raw, file: Raw, fixed: Iterable[str]) -> Space:
 def _dimension(base: Raw, key: str, section: Any) -> Dimension:
     """Raises ConfigError unless it is {low, high[, log]} or {choices}."""
     free = {f"tasks.{task}.training_weight" for task in base["tasks"]}
+    free |= {f"tasks.weighting.{own}" for own in base["tasks"]["weighting"] if own != "name"}
     for prefix, remedy in FIXED.items():
         if key not in free and (key == prefix or key.startswith(f"{prefix}.")):
             raise ConfigError(f"--space {key}: {remedy}")

@@ -79,6 +79,13 @@ def test_what_training_minimises_is_a_label_s_own(prepared: Path) -> None:
     }
 
 
+def test_a_label_may_have_a_weighting_of_its_own(prepared: Path) -> None:
+    own = {"tasks": {"weighting": {"name": "gradnorm", "alpha": 0.5}}}
+    request = replace(ASKED, routers=["topk"], settings={"topk": own}, weights=["0.1,0.9"])
+    (only,) = configs(request, prepared).values()
+    assert only["tasks"]["weighting"] == {"name": "gradnorm", "alpha": 0.5, "lr": 0.025}
+
+
 def test_task_weights_are_those_of_the_data_unless_asked_otherwise(prepared: Path) -> None:
     both = replace(ASKED, routers=["topk"], weights=["0.9,0.1", "0.1,0.9"])
     assert list(configs(both, prepared)) == ["topk-0.9_0.1", "topk-0.1_0.9"]

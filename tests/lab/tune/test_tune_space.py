@@ -112,6 +112,16 @@ def test_what_training_minimises_can_be_searched_where_the_data_have_the_task() 
         make_space(given, {"tasks.wacth.training_weight": file}, ())
 
 
+def test_settings_of_the_weighting_can_be_searched_and_not_which_it_is() -> None:
+    given = base(tasks={"weighting": "gradnorm"})
+    key, file = "tasks.weighting.alpha", {"low": 0.0, "high": 3.0}
+    assert make_space(given, {key: file}, ())[key] == Range(0.0, 3.0, False, False)
+    with pytest.raises(ConfigError, match="weights cannot be compared"):
+        make_space(given, {"tasks.weighting.name": {"choices": ["famo", "fixed"]}}, ())
+    with pytest.raises(ConfigError, match="weights cannot be compared"):
+        make_space(base(), {key: file}, ())
+
+
 def test_what_the_command_line_gives_is_not_searched() -> None:
     assert list(space(fixed=("optim.lr", "model.num_experts"))) == ["penalties.trimmed_lasso"]
     with pytest.raises(ConfigError, match="optim.lr: it is also given on the command line"):
