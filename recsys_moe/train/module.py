@@ -21,7 +21,7 @@ from recsys_moe.train.evaluation_steps import EvaluationSteps
 from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.losses import TaskLosses, shifted
 from recsys_moe.train.processes.devices import all_mean, all_sum, process_count
-from recsys_moe.train.weighing import check_accumulation, present, untouched
+from recsys_moe.train.weighing import check_training, present, untouched
 from recsys_moe.train.workarounds import makes_step, steps_per_epoch
 
 
@@ -104,7 +104,7 @@ class RecModule(EvaluationSteps):
     def on_train_start(self) -> None:
         self._steps_per_epoch = steps_per_epoch(self.trainer)
         if self.weighting is not None:
-            check_accumulation(self.trainer, self.config.tasks.weighting.name)
+            check_training(self, self.weighting)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         settings = self.config.trainer

@@ -163,7 +163,7 @@ class SetUp(lightning.LightningModule):
         common: dict[str, Any] = {"lr": settings.lr, "betas": settings.betas, "eps": settings.eps}
         # The fused Adam unscales gradients itself, when Lightning wants to clip them.
         clips = self._trainer is not None and self.trainer.gradient_clip_val
-        fused = not (clips and self.trainer.precision == "16-mixed")
+        fused = not (clips and self.trainer.precision in ("16-mixed", "bf16-mixed"))
         return torch.optim.Adam(groups, weight_decay=settings.weight_decay, fused=fused, **common)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:

@@ -6,17 +6,25 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
-from lightning import Trainer
+from lightning import LightningModule
 from torch import Tensor, nn
 
 from recsys_moe.data.columns import Batch
 from recsys_moe.errors import ConfigError
+from recsys_moe.model.weighting import Weighting
 from recsys_moe.train.processes.devices import all_sum
 
 
-def check_accumulation(trainer: Trainer, name: str) -> None:
-    """Raise ConfigError where a step sums the gradients of several batches."""
-    if (batches := trainer.accumulate_grad_batches) != 1:
+def check_training(module: LightningModule, weighting: Weighting) -> None:
+    """Raise ConfigError where a step sums the gradients of several batches, or a compiled module
+    would be differentiated more than once."""
+    name = weighting.config.name
+    if weighting.needs_gradients and module._compiler_ctx is not None:
+        raise ConfigError(
+            f"RecModule must not be compiled with tasks.weighting={name}, which differentiates "
+            "each task by itself, got torch.compile; use famo, uncertainty or fixed"
+        )
+    if (batches := module.trainer.accumulate_grad_batches) != 1:
         raise ConfigError(
             f"accumulate_grad_batches must be 1 with tasks.weighting={name}, which learns from "
             f"whole steps, got {batches}; raise trainer.batch_size"

@@ -22,7 +22,7 @@ from recsys_moe.model.weighting import METHODS
 from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
-from recsys_moe.train.weighing import check_accumulation, present, untouched
+from recsys_moe.train.weighing import present, untouched
 from tests.train.processes.test_devices import ENVIRONMENT, SETTINGS, close, command
 from tests.train.test_resume import EPOCH, STEP, VALIDATION, config, fit_in_pieces, results
 from tests.train.test_train import first_rows
@@ -125,11 +125,21 @@ def test_one_task_is_not_weighed(prepared: Path) -> None:
 @pytest.mark.parametrize("name", METHODS)
 def test_a_step_of_several_batches_is_refused(name: str, prepared: Path) -> None:
     trainer = lightning.Trainer(accumulate_grad_batches=2, max_epochs=1, **PLAIN)
-    with pytest.raises(ConfigError, match=f"must be 1 with tasks.weighting={name}, .*got 2; raise"):
-        check_accumulation(trainer, name)
     trained = new_module(prepared, tasks={"weighting": name})
     trained.set_up(RecDataModule(prepared, trained.config))
-    with pytest.raises(ConfigError, match="must be 1"):
+    with pytest.raises(ConfigError, match=f"must be 1 with tasks.weighting={name}, .*got 2; raise"):
+        trainer.fit(trained, Loader(first_rows(prepared, 4)), Loader())
+
+
+@pytest.mark.parametrize("name", ["gradnorm", "pcgrad"])
+def test_a_compiled_module_is_refused_where_its_graph_is_needed_twice(
+    name: str, prepared: Path
+) -> None:
+    trained = new_module(prepared, tasks={"weighting": name})
+    trained.set_up(RecDataModule(prepared, trained.config))
+    trained._compiler_ctx = {"compiler": "dynamo"}  # as Lightning does for torch.compile(trained)
+    trainer = lightning.Trainer(max_epochs=1, **PLAIN)
+    with pytest.raises(ConfigError, match=r"not be compiled with .*, got torch.compile; use famo"):
         trainer.fit(trained, Loader(first_rows(prepared, 4)), Loader())
 
 
