@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def finish(job: Job, settings: Mapping[str, Mapping[str, Any]], data: Path, out:
         figures["experts_inference"] = test["experts_per_example"]
     shutil.rmtree(run, ignore_errors=True)
     file.unlink()
-    return Row(job, figures, common.commit() or "unknown")
+    return Row(job, figures, commit())
 
 
 def _reached(found: dict[str, Any], split: str) -> dict[str, float | None]:
@@ -98,6 +99,14 @@ def command(*words: object) -> tuple[int, dict[str, Any]]:
     return run.returncode, json.loads(
         run.stdout
     ) if "--json" in words and run.returncode == 0 else {}
+
+
+def commit() -> str:
+    """Of the code and configurations that run; that rows have been written is no change of them."""
+    says = partial(subprocess.run, cwd=common.ROOT, capture_output=True, text=True)
+    head = says(["git", "rev-parse", "--short=8", "HEAD"]).stdout.strip() or "unknown"
+    changed = says(["git", "status", "--porcelain", "recsys_moe", "configs", "research/routers"])
+    return f"{head}-dirty" if changed.stdout.strip() else head
 
 
 def _processor_minutes() -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from research.routers.__main__ import main, read_settings
 from research.routers.logs import LOGS, Log, prepare, table_of
 from research.routers.order import AGAIN, MATTER, TRIALS, chosen, contenders, remaining
 from research.routers.rows import Job, Row, all_rows, append, earlier, read_rows
-from research.routers.run import config_of
+from research.routers.run import config_of, finish
+from tests.conftest import TINY_MODEL
 
 SMALL = {"a": {"a1": {}, "a2": {}}, "b": {"b1": {}, "b2": {}}, "c": {"c1": {}, "c2": {}}}
 
@@ -209,3 +211,34 @@ def test_losses_stand_by_log_and_experts_in_a_column_per_group() -> None:
         "| ml-100k | 16 | 0.4200 +- 0.0100 (2) | - |",
         "| ml-100k | 64 | - | 0.4400 (1) |",
     ]
+
+
+@pytest.mark.slow
+def test_a_run_is_trained_and_tested_by_the_commands_and_leaves_its_row_alone(
+    prepared: Path, tmp_path: Path
+) -> None:
+    """The loss is the weighted sum of the figures that `evaluate` prints for both splits."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "ml-100k").symlink_to(prepared)
+    tiny = {"model": {**TINY_MODEL, "expert_dim": 8}, "trainer": {"max_epochs": 2}}
+    tiny["model"].pop("router", None)
+    job = Job("ml-100k", "topk", "topk_4", 1)
+    done = finish(job, {"topk": {"topk_4": tiny}}, tmp_path / "data", tmp_path / "out")
+    assert list((tmp_path / "out").iterdir()) == []
+    append(done, tmp_path / "rows.csv")
+    (read,) = read_rows(tmp_path / "rows.csv").values()
+    assert read.job == job and read["epochs"] == 2 and read["resumed"] == 0
+    for split in ("val.", ""):
+        loss, auc, mse = (read[split + name] for name in ("loss", "watch.auc", "rating.mse"))
+        assert loss is not None and auc is not None and mse is not None
+        assert 0.1 * mse < loss and 0 < auc < 1
+    assert (read["minutes"] or 0) > 0 and 2 <= (read["experts_training"] or 0) <= 4
+
+
+def test_a_second_process_on_the_same_folder_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (tmp_path / "lock").open("w") as lock, pytest.raises(SystemExit):
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        main(["--data", str(tmp_path), "--out", str(tmp_path)])
+    assert "another runs" in capsys.readouterr().err
