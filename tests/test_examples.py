@@ -34,6 +34,11 @@ def test_a_router_of_ones_own_routes(capsys: pytest.CaptureFixture[str]) -> None
     assert "mixtures (8, 1, 8)" in capsys.readouterr().out
 
 
+def test_a_model_of_ones_own_is_trained_and_recommends(prepared: Path, tmp_path: Path) -> None:
+    assert len(program("own_model_in_fit")["main"](str(prepared), str(tmp_path / "run"))) == 5  # type: ignore[operator]
+    assert len((EXAMPLES / "own_model_in_fit.py").read_text().splitlines()) < 80
+
+
 def test_the_predictor_of_a_run_answers(
     prepared: Path,
     tmp_path: Path,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from recsys_moe.model.biases import Biases
 from recsys_moe.model.draws import Draws
-from recsys_moe.model.encoders.base import Encoders
+from recsys_moe.model.encoders.base import Encoders, Entity
 from recsys_moe.model.expert_shares import Explanation
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.output import Output
@@ -78,13 +78,19 @@ class Recommender(nn.Module, ABC):
 
     def encode_users(self, request: Request) -> Tensor:
         """The users' vectors (B, D). In evaluation, they must not depend on `request.item`."""
-        user_BD: Tensor = self.user_embedding(self._shown(request.user, self.user_embedding))
-        return user_BD if self.encoders is None else user_BD + self.encoders("user", request)
+        return self._encoded("user", request.user, self.user_embedding, request)
 
     def encode_items(self, request: Request) -> Tensor:
         """The items' vectors (B, D). In evaluation, they depend on `request.item` alone."""
-        item_BD: Tensor = self.item_embedding(self._shown(request.item, self.item_embedding))
-        return item_BD if self.encoders is None else item_BD + self.encoders("item", request)
+        return self._encoded("item", request.item, self.item_embedding, request)
+
+    def _encoded(
+        self, entity: Entity, index_B: Tensor, table: nn.Embedding, request: Request
+    ) -> Tensor:
+        encoders = self.encoders
+        if encoders is None:
+            return table(index_B)
+        return table(_known(index_B, table)) + encoders(entity, request)
 
     def encode(self, request: Request) -> Tensor:
         """User vector and item vector, concatenated. (B, 2 D)"""
@@ -94,13 +100,8 @@ class Recommender(nn.Module, ABC):
         """With rows of the tables: the OOV id for a hidden id (~i, with encoders only)."""
         if self.encoders is None:
             return request
-        user_B = self._shown(request.user, self.user_embedding)
-        return request._replace(user=user_B, item=self._shown(request.item, self.item_embedding))
-
-    def _shown(self, index_B: Tensor, table: nn.Embedding) -> Tensor:
-        if self.encoders is None:
-            return index_B
-        return torch.where(index_B < 0, table.num_embeddings - 1, index_B)
+        user_B = _known(request.user, self.user_embedding)
+        return request._replace(user=user_B, item=_known(request.item, self.item_embedding))
 
     def with_biases(self, output: Output, request: Request) -> Output:
         """With user and item biases, if the model has them. `request`: of `known`."""
@@ -221,6 +222,11 @@ class Recommender(nn.Module, ABC):
 
         `all_sum` adds up a tensor over the processes; every process must call it equally often.
         """
+
+
+def _known(index_B: Tensor, table: nn.Embedding) -> Tensor:
+    """Rows of the table: the OOV id for a hidden id."""
+    return torch.where(index_B < 0, table.num_embeddings - 1, index_B)
 
 
 def id_embedding(count: int, dim: int) -> nn.Embedding:
