@@ -27,7 +27,7 @@ from recsys_moe.train.averaging import AVERAGE, WeightAverage, of_model
 from recsys_moe.train.encoders import set_encoder_entries
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.warm_start import Start, copy_units, load_weights
-from recsys_moe.train.workarounds import steps_per_epoch
+from recsys_moe.train.workarounds import compile_model_alone, steps_per_epoch
 
 
 class SetUp(lightning.LightningModule):
@@ -71,6 +71,7 @@ class SetUp(lightning.LightningModule):
                 "RecModule needs the training rows of a RecDataModule, got "
                 f"{type(data).__name__}; pass datamodule=RecDataModule(folder)"
             )
+        compile_model_alone(self)
 
     def set_up(
         self, data: RecDataModule, start: Start | None = None, *, bare: bool = False

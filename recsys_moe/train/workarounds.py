@@ -15,6 +15,7 @@ from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning.pytorch.callbacks import EarlyStopping
 from lightning.pytorch.strategies import Strategy
+from lightning.pytorch.utilities.compile import to_uncompiled
 
 from recsys_moe.errors import ConfigError
 from recsys_moe.train.processes.signals import handled
@@ -83,6 +84,18 @@ def first_batch(trainer: Trainer) -> int:
     """
     loop = trainer.fit_loop  # `restarting`: resumed inside an epoch
     return int(loop.epoch_loop.batch_progress.current.ready) if loop.restarting else 0
+
+
+def compile_model_alone(module: LightningModule) -> None:
+    """Of a module that the Trainer got from torch.compile, compile only the model.
+
+    Lightning compiles the steps, which hold counters of its loop: they would be compiled anew at
+    every step. To go when a module can say what is compiled.
+    """
+    if (compiled := module._compiler_ctx) is not None:
+        to_uncompiled(module)
+        model = module.model
+        model._compiled_call_impl = compiled["dynamo_ctx"](model._call_impl)  # type: ignore
 
 
 def makes_step(trainer: Trainer) -> bool:
