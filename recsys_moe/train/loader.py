@@ -188,6 +188,13 @@ class EachEpoch:
             epoch, start = trainer.current_epoch, first_batch(trainer)
         yield from self.data.train_batches(epoch, **self.share, start=start)
 
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing: where to continue is the Trainer's. It tells Lightning that this can."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """See `state_dict`."""
+
 
 class NoRows:
     """One empty batch: without any, Lightning would skip the loop of this process alone."""

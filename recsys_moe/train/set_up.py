@@ -149,6 +149,7 @@ class SetUp(lightning.LightningModule):
             raise ConfigError(
                 "optim.schedule=cosine needs a Trainer with max_epochs or max_steps, got neither"
             )
+        self.trainer.fit_loop.setup_data()  # which counts the batches
         return -(-int(steps) // steps_per_epoch(self.trainer))
 
     def make_optimizer(self) -> torch.optim.Adam:

@@ -36,7 +36,6 @@ def quieten() -> None:
     warnings.filterwarnings("ignore", message=".*recommended to use .self.log.*sync_dist=True.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
     warnings.filterwarnings("ignore", message="The number of training batches.*is smaller.*")
-    warnings.filterwarnings("ignore", message="You're resuming from a checkpoint.*")
 
 
 def disable_signal_handlers(trainer: Trainer) -> None:
