@@ -19,7 +19,8 @@ def check_training(module: LightningModule, weighting: Weighting) -> None:
     """Raise ConfigError where a step sums the gradients of several batches, or a compiled module
     would be differentiated more than once."""
     name = weighting.config.name
-    if weighting.needs_gradients and module._compiler_ctx is not None:
+    is_compiled = getattr(module.model, "_compiled_call_impl", None) is not None
+    if weighting.needs_gradients and is_compiled:
         raise ConfigError(
             f"RecModule must not be compiled with tasks.weighting={name}, which differentiates "
             "each task by itself, got torch.compile; use famo, uncertainty or fixed"

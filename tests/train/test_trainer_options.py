@@ -127,6 +127,7 @@ def test_half_precision_with_clipping_gets_an_optimizer_that_lightning_can_clip(
     """As of `16-mixed` on a GPU: Lightning refuses to clip for a fused Adam with a scaler."""
     module = RecModule(BASE, RecDataModule(prepared).schema.to_json())
     for precision, clip, fused in [
+        ("bf16-mixed", 1, False),
         ("16-mixed", 1.0, False),
         ("16-mixed", None, True),
         ("32", 1.0, True),
