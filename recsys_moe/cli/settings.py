@@ -1,15 +1,16 @@
-"""`recsys-moe config show|schema|diff` and `recsys-moe routers`."""
+"""`recsys-moe config show|explain|schema|diff` and `recsys-moe routers`."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from recsys_moe.cli.options import ConfigFile, Json, RouterName, Sets, opt
-from recsys_moe.cli.training import resolve
+from recsys_moe.cli.configuration import resolve, typed_sections
+from recsys_moe.cli.options import ConfigFile, Data, Json, RouterName, Sets, opt
 
 Side = Annotated[str, typer.Argument(help="YAML file, shipped configuration, run or model folder.")]
 
@@ -17,9 +18,34 @@ app = typer.Typer(help="Show and compare configurations.", no_args_is_help=True)
 
 
 @app.command()
-def show(config: ConfigFile = None, router: RouterName = None, set_: Sets = None) -> None:
+def show(
+    config: ConfigFile = None,
+    router: RouterName = None,
+    set_: Sets = None,
+    data: Annotated[Path | None, opt("Prepared folder: show what `fit` uses for it.")] = None,
+) -> None:
     """Print the resolved configuration as commented YAML for `fit --config`."""
-    print(resolve(config, router, {}, set_ or []).to_yaml(comments=True), end="")
+    print(resolve(config, router, {}, set_ or [], data=data).to_yaml(comments=True), end="")
+
+
+@app.command()
+def explain(
+    data: Data,
+    router: RouterName = None,
+    set_: Sets = None,
+    as_json: Json = False,
+) -> None:
+    """List the settings that `fit` without --config chooses for the data, and why."""
+    from recsys_moe.config.auto import choices
+    from recsys_moe.config.settings import select_router
+    from recsys_moe.schema import Schema
+
+    given = typed_sections({}, set_ or [])
+    made = choices(Schema.load(data), select_router(given, router)[0] if router else given)
+    if as_json:
+        print(json.dumps([one._asdict() for one in made]))
+    else:
+        print("\n".join(map(str, made)))
 
 
 @app.command()

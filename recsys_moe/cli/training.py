@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recsys_moe.cli import inference
+from recsys_moe.cli.configuration import resolve, run_of
 from recsys_moe.cli.options import (
     BatchSize,
     ConfigFile,
@@ -84,6 +85,7 @@ def fit(
     k: K = None,
     experts: Experts = None,
     max_epochs: MaxEpochs = None,
+    minutes: Annotated[float | None, opt("Plan as many epochs as end within this time.")] = None,
     batch_size: BatchSize = None,
     lr: Lr = None,
     seed: Annotated[int | None, opt("Random seed.")] = None,
@@ -114,16 +116,14 @@ def fit(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices,
         seed=seed, num_nodes=num_nodes,
     )  # fmt: skip
-    resolved = resolve(config, router, flags, set_ or [], init_from=init_from)
+    base: dict[str, Any] = {"data": data, "init_from": init_from, "run": run_of(resume, out)}
+    resolved = resolve(config, router, flags, set_ or [], **base, tell=True)
     if overwrite:
         check_place(out, {"--data": data, "--config": _own(config), "--init-from": init_from})
     if evaluate is not None:
         check_split("--evaluate", evaluate)
-    trainer = resolved.trainer
-    if trainer.processes > 1 and not is_started_outside():
-        launch.check_nodes(trainer.num_nodes)
-    if trainer.processes > 1 and not (dry_run or is_started_outside()):
-        launch.run_workers(trainer.devices, trainer.num_nodes)
+    launch.check_minutes(minutes, resolved.trainer.processes)
+    if _runs_in_workers(resolved, dry_run):
         return
     logger.info("loading torch and lightning ...")
     from recsys_moe.train import fit as train
@@ -133,9 +133,20 @@ def fit(
         if dry_run:
             print(json.dumps(train.dry_run(resolved, data, out, **how), indent=2))
             return
-        result = train.fit(resolved, data, out, **how)
+        result = train.fit(resolved, data, out, **how, minutes=minutes)
     if result:  # otherwise another process of the run reports
         _tell(result, out, data, evaluate, as_json=as_json)
+
+
+def _runs_in_workers(config: Config, dry_run: bool) -> bool:
+    """Train in a process per device, where there are several; whether that was all."""
+    trainer = config.trainer
+    if trainer.processes == 1 or is_started_outside():
+        return False
+    launch.check_nodes(trainer.num_nodes)
+    if not dry_run:
+        launch.run_workers(trainer.devices, trainer.num_nodes)
+    return not dry_run
 
 
 def finish(
@@ -208,46 +219,6 @@ def _memory_of(config: Config) -> Iterator[None]:
 def fit_flags(**flags: Any) -> dict[str, Any]:
     """Values of FLAGS by configuration key; None: not given."""
     return {FLAGS[name]: value for name, value in flags.items()}
-
-
-def typed_sections(flags: dict[str, Any], sets: list[str]) -> dict[str, Any]:
-    """The configuration of the command line: `--set`, and the flags over it."""
-    from recsys_moe.config.files import merge_all, nested, parse_set
-
-    given = [nested(key, value) for key, value in flags.items() if value is not None]
-    return merge_all([*map(parse_set, sets), *given])
-
-
-def resolve(
-    file: str | None,
-    router: str | None,
-    flags: dict[str, Any],
-    sets: list[str],
-    *,
-    init_from: Path | None = None,
-) -> Config:
-    """Defaults, or those of the model at `init_from` < file < command line. Raises ConfigError."""
-    from recsys_moe.config.files import merge, read_config_file, router_name
-    from recsys_moe.config.settings import parse_config, select_router
-
-    raw = read_config_file(file, warn=True) if file else {}
-    typed = typed_sections(flags, sets)
-    if name := router or router_name(typed):
-        raw, dropped = select_router(raw, name)
-        if dropped:
-            logger.info(
-                "router %s ignores these settings of %s: %s", name, file, ", ".join(dropped)
-            )
-    asked = merge(raw, typed)
-    if init_from is None:
-        resolved = parse_config(asked)
-    else:
-        from recsys_moe.train.warm_start import start_config
-
-        resolved = start_config(asked, init_from)
-    for remark in resolved.model.remarks:
-        logger.warning(remark)
-    return resolved
 
 
 def _summary(

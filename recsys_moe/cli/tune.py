@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from recsys_moe.cli.compare import print_results, read_sections
+from recsys_moe.cli.configuration import resolve, typed_sections
 from recsys_moe.cli.options import (
     Address,
     BatchSize,
@@ -26,7 +27,7 @@ from recsys_moe.cli.options import (
     Weights,
     opt,
 )
-from recsys_moe.cli.training import fit_flags, resolve, typed_sections
+from recsys_moe.cli.training import fit_flags
 
 logger = logging.getLogger("recsys_moe.tune")
 
@@ -73,7 +74,7 @@ def tune(
     flags = fit_flags(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices
     )
-    resolved = resolve(config, router, {**flags, "trainer.seed": seed}, set_ or [])
+    resolved = resolve(config, router, {**flags, "trainer.seed": seed}, set_ or [], data=data)
     from recsys_moe.lab.jobs.engines import choose_executor
 
     executor = choose_executor(

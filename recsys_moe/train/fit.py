@@ -19,10 +19,15 @@ from recsys_moe.artifact.run_folder import (
     record_run,
     remove_run,
 )
-from recsys_moe.config.files import merge
+from recsys_moe.config.auto import say, with_choices
+from recsys_moe.config.diff import CONFIG_FILE
+from recsys_moe.config.files import merge, read_config_file
+from recsys_moe.config.renamed import with_new_names
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import Interrupted, RunError
+from recsys_moe.schema import Schema
 from recsys_moe.train import workarounds
+from recsys_moe.train.budget import FOR_THE_END, Deadline, planned, with_epochs
 from recsys_moe.train.checkpoints import Checkpoints, Steps, streamed_by
 from recsys_moe.train.finalize import finish_run, how_to_finish
 from recsys_moe.train.finite import NotFiniteError
@@ -31,6 +36,7 @@ from recsys_moe.train.loggers import check_logger, closing_logger
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.opening import Opened, open_run
 from recsys_moe.train.processes.devices import lost_peers
+from recsys_moe.train.processes.launch import check_minutes
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
 from recsys_moe.train.warm_start import start_config
 
@@ -39,28 +45,33 @@ logger = logging.getLogger("recsys_moe.fit")
 
 @flushed_denormals()
 def fit(
-    config: Config | dict[str, Any],
+    config: Config | dict[str, Any] | None,
     data: str | Path,
     out: str | Path,
     *,
     overwrite: bool = False,
     resume: str | None = None,
     init_from: str | Path | None = None,
+    minutes: float | None = None,
 ) -> dict[str, Any]:
     """Train a model, keep the best epoch by `trainer.monitor`, and save its model and evaluation.
 
-    `config`: a Config, or the sections of a configuration file. `data`: a prepared folder. `out`:
-    the run folder. `overwrite`: replace the run in `out` when the new one is complete. `resume`:
-    `auto` (the newest readable checkpoint of `out`, or a new run where there is none) or the path
-    of a checkpoint. `init_from`: a run or model folder whose weights a new run starts from (warm
-    start); `config` then overrides the settings of that model.
+    `config`: a Config, or the sections of a configuration file; None or {}: what suits the data
+    (`recsys-moe config explain`). `data`: a prepared folder. `out`: the run folder. `overwrite`:
+    replace the run in `out` when the new one is complete. `resume`: `auto` (the newest readable
+    checkpoint of `out`, or a new run where there is none) or the path of a checkpoint.
+    `init_from`: a run or model folder whose weights a new run starts from (warm start); `config`
+    then overrides the settings of that model. `minutes`: as many epochs, at most
+    `trainer.max_epochs`, as are measured to end in that time; a resumed run keeps its plan.
     Returns the evaluation of the best epoch on the validation split; on several devices all
     processes but the first return {}. Raises ConfigError, DataError, RunError and Interrupted.
     """
-    config = config if isinstance(config, Config) else start_config(config, init_from)
     data, out = Path(data), Path(out)
+    config = config if isinstance(config, Config) else _resolved(config, data, init_from)
+    config, callback = _within(minutes, config, data, out=out, resume=resume)
     asked: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "init_from": init_from}
     place, trainer, datamodule, start, saved, is_new = open_run(config, data, out, **asked)
+    trainer.callbacks[:0] = callback  # type: ignore[attr-defined]
     checkpoint = saved and saved.path
     del saved  # it is read again as training begins, and is then another file
     module = RecModule(config, datamodule.schema.to_json())
@@ -82,6 +93,30 @@ def fit(
     result = finish_run(module, datamodule, place)
     end_run(place, out, data)
     return result
+
+
+def _resolved(raw: dict[str, Any] | None, data: Path, init_from: str | Path | None) -> Config:
+    """`raw` over the model of a warm start; without both, what suits the data."""
+    if init_from is None:
+        raw, made = with_choices(with_new_names(raw or {}), Schema.load(data), everything=not raw)
+        say(made)
+    return start_config(raw or {}, init_from)
+
+
+def _within(
+    minutes: float | None, config: Config, data: Path, *, out: Path, resume: str | None
+) -> tuple[Config, list[Deadline]]:
+    """`config` with the epochs of its plan, and what ends training in time."""
+    check_minutes(minutes, config.trainer.processes)
+    if minutes is None:
+        return config, []
+    deadline, run = Deadline(60 * minutes * (1 - FOR_THE_END)), out / CONFIG_FILE
+    if resume is not None and run.is_file():
+        before = parse_config(read_config_file(str(run)))
+        return with_epochs(config, before.trainer.max_epochs), [deadline]
+    datamodule = RecDataModule(data, config)
+    datamodule.open()
+    return planned(config, datamodule, 60 * minutes), [deadline]
 
 
 @contextmanager

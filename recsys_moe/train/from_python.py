@@ -27,16 +27,18 @@ def fit(
     overwrite: bool = False,
     resume: str | None = None,
     init_from: str | Path | None = None,
+    minutes: float | None = None,
 ) -> dict[str, Any]:
     """Train a model, keep the best epoch by `trainer.monitor`, and save its model and evaluation.
 
     `data`: the folder that `prepare` wrote. `out`: the run folder, which `Predictor.load` reads.
-    `config`: sections of settings as {"trainer": {"max_epochs": 5}}, the name of a shipped
-    configuration, a YAML file or a Config; the defaults are for data of one's own. `overwrite`:
+    `config`: the name of a shipped configuration, a YAML file, a Config, or sections of settings
+    as in a file; None: what suits the data (`recsys-moe config explain`). `overwrite`:
     replace the run in `out` when the new one is complete. `resume`: `auto` (the newest readable
     checkpoint of `out`, or a new run where there is none) or the path of a checkpoint.
     `init_from`: a run or model folder whose weights a new run starts from (warm start); `config`
-    then overrides the settings of that model.
+    then overrides the settings of that model. `minutes`: train as many epochs as are measured to
+    end in that time.
 
     In a notebook it shows a progress bar and prints a line per epoch. Returns the evaluation of
     the best epoch on the validation split; on several devices all processes but the first return
@@ -49,6 +51,7 @@ def fit(
         )
         data, out, config = out, config, data
     how: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "init_from": init_from}
+    how["minutes"] = minutes
     with printed_lines():
         return training.fit(_settings(config), _folder("data", data), _folder("out", out), **how)
 

@@ -11,7 +11,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe.cli.training import resolve
+from recsys_moe.cli.configuration import resolve
 from recsys_moe.config.files import configs_folder, merge, read_config_file
 from recsys_moe.config.settings import Config, ConfigError, parse_config
 from recsys_moe.routers import ROUTERS

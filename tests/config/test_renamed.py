@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys_moe import fit
-from recsys_moe.cli.training import resolve
+from recsys_moe.cli.configuration import resolve
 from recsys_moe.config.renamed import RENAMED
 from recsys_moe.config.settings import Config, ConfigError, parse_config
 from recsys_moe.model import old_names

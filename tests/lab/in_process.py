@@ -12,8 +12,9 @@ from tests.conftest import TINY_MODEL
 
 TINY = {"model": TINY_MODEL, "trainer": {"max_epochs": 2, "batch_size": 64}}
 ASKED = ComparisonRequest(
-    routers=["moesart", "topk"], seeds=[0, 1], weights=["0.9,0.1"], typed=TINY
+    routers=["moesart", "topk"], seeds=[0, 1], weights=["0.9,0.1"], typed=TINY, file={}
 )
+"""`file`: of a file, which nothing is added to."""
 
 
 @dataclass

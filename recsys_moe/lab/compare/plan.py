@@ -10,6 +10,7 @@ from typing import Any
 
 from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.artifact.run_folder import data_hashes
+from recsys_moe.config.auto import with_choices
 from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge_all, nested, router_name, router_section
 from recsys_moe.config.settings import (
@@ -220,7 +221,7 @@ def _contender(
     request: ComparisonRequest, label: str, weights: tuple[float, ...], schema: Schema
 ) -> Contender:
     try:
-        config = _config(request, label, tasks_section(weights, schema))
+        config = _config(request, label, weights, schema)
         find_monitor(config.trainer.monitor, schema)
         training_weights(config, schema.tasks)
         config.model.check_tasks(len(schema.tasks))
@@ -229,9 +230,11 @@ def _contender(
     return Contender(label, weights, config.model_dump(mode="json"))
 
 
-def _config(request: ComparisonRequest, label: str, tasks: Raw) -> Config:
-    """Defaults < common file < settings of the label < command line < task weights."""
-    router = _router_of(request, label)
+def _config(
+    request: ComparisonRequest, label: str, weights: Sequence[float], schema: Schema
+) -> Config:
+    """Common file, or what suits the data < the label's < command line < task weights."""
+    router, tasks = _router_of(request, label), tasks_section(weights, schema)
     raw, _ = select_router(request.file or {}, router)
     own = nested("model.router", {**router_section(_own(request, label)), "name": router})
     typed = dict(request.typed or {})
@@ -239,7 +242,8 @@ def _config(request: ComparisonRequest, label: str, tasks: Raw) -> Config:
         fitting = {key: value for key, value in shared.items() if key in _keys(router)}
         typed["model"] = {**typed["model"], "router": fitting}
     seed = nested("trainer.seed", request.seeds[0])
-    return parse_config(merge_all([raw, _own(request, label), own, typed, tasks, seed]))
+    asked = merge_all([raw, _own(request, label), own, typed, tasks, seed])
+    return parse_config(with_choices(asked, schema, everything=request.file is None)[0])
 
 
 def settle(plan: ComparisonPlan, out: Path) -> ComparisonPlan:

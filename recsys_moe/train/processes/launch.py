@@ -40,6 +40,19 @@ class WorkerError(UserError):
         self.exit_code = exit_code
 
 
+def check_minutes(minutes: float | None, processes: int) -> None:
+    """Raise ConfigError where no plan of epochs can be made."""
+    if minutes is None:
+        return
+    if not 0 < minutes < math.inf:
+        raise ConfigError(f"--minutes must be above 0, got {minutes:g}; e.g. --minutes 10")
+    if processes > 1:
+        raise ConfigError(
+            "--minutes must be left out with trainer.devices x trainer.num_nodes = "
+            f"{processes}: one process measures; give --max-epochs"
+        )
+
+
 def run_workers(devices: int, num_nodes: int) -> None:
     """Run this command in a process for each device of this machine, and wait for all.
 

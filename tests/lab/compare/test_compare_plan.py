@@ -17,7 +17,11 @@ from tests.conftest import TINY_MODEL
 TINY = {"model": TINY_MODEL, "trainer": {"max_epochs": 2, "batch_size": 64}}
 MINE = {"mine": {"model": {"router": {"name": "topk"}}}}
 ASKED = ComparisonRequest(
-    routers=["moesart", "topk"], seeds=[0, 1], weights=["0.9,0.1"], typed=TINY
+    routers=["moesart", "topk"],
+    seeds=[0, 1],
+    weights=["0.9,0.1"],
+    typed=TINY,
+    file={},  # of a file: nothing follows the data
 )
 
 
@@ -37,6 +41,14 @@ def test_settings_of_a_router_are_over_the_file_and_below_the_command_line(prepa
     assert [found["topk-0.9_0.1"]["optim"][key] for key in pick] == [0.2, 0.3]
     assert [found["moesart-0.9_0.1"]["optim"][key] for key in pick] == [0.1, 0.3]
     assert found["topk-0.9_0.1"]["penalties"]["z_loss"] == 0.1
+
+
+def test_without_a_file_all_routers_have_what_suits_the_data(prepared: Path) -> None:
+    found = configs(replace(ASKED, file=None), prepared)
+    for config in found.values():
+        assert config["data"]["resample_negatives"] and config["model"]["item_bag"] == "ratings"
+        assert config["model"]["router"]["k"] == 2
+    assert configs(ASKED, prepared)["topk-0.9_0.1"]["model"]["item_bag"] == "none"
 
 
 def test_keys_of_the_router_section_go_to_the_routers_that_have_them(prepared: Path) -> None:

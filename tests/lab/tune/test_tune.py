@@ -103,7 +103,9 @@ def test_a_finished_study_starts_nothing_and_touches_no_run(done: Path, prepared
 def command(data: Path, out: Path, jobs: int) -> list[str]:
     flags = ["--router", "moesart", "--trials", "3", "--sampler", "random", "--jobs", str(jobs)]
     tiny = [f"--set=model={json.dumps(TINY_MODEL)}", "--max-epochs", "2", "--batch-size", "64"]
+    (base := data.parent / "base.yaml").write_text("{}")  # nothing follows the data
     start = [sys.executable, "-m", "recsys_moe.cli", "tune", "--weights", "0.9,0.1"]
+    start += ["--config", str(base)]
     return [*start, "--data", str(data), "--out", str(out), *flags, *tiny]
 
 

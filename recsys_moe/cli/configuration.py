@@ -1,0 +1,84 @@
+"""The configuration that a command asks for."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from recsys_moe.config.settings import Config
+
+logger = logging.getLogger("recsys_moe.fit")
+
+
+def typed_sections(flags: dict[str, Any], sets: list[str]) -> dict[str, Any]:
+    """The configuration of the command line: `--set`, and the flags over it."""
+    from recsys_moe.config.files import merge_all, nested, parse_set
+
+    given = [nested(key, value) for key, value in flags.items() if value is not None]
+    return merge_all([*map(parse_set, sets), *given])
+
+
+def resolve(
+    file: str | None,
+    router: str | None,
+    flags: dict[str, Any],
+    sets: list[str],
+    *,
+    init_from: Path | None = None,
+    data: Path | None = None,
+    run: Path | None = None,
+    tell: bool = False,
+) -> Config:
+    """Base < command line. Raises ConfigError.
+
+    The base is `file`; without one the model at `init_from`, the run that is continued, or what
+    suits `data` (`tell`: log what matters most of it); without any the defaults.
+    """
+    from recsys_moe.config.files import merge, read_config_file, router_name
+    from recsys_moe.config.settings import parse_config, select_router
+
+    if file is None and init_from is None and run is not None:
+        file = str(run / "config.yaml")
+    raw = read_config_file(file, warn=True) if file else {}
+    typed = typed_sections(flags, sets)
+    if name := router or router_name(typed):
+        raw, dropped = select_router(raw, name)
+        if dropped:
+            logger.info(
+                "router %s ignores these settings of %s: %s", name, file, ", ".join(dropped)
+            )
+    asked = merge(raw, typed)
+    if init_from is None:
+        if data is not None:
+            asked = _following(asked, data, everything=file is None, tell=tell)
+        resolved = parse_config(asked)
+    else:
+        from recsys_moe.train.warm_start import start_config
+
+        resolved = start_config(asked, init_from)
+    for remark in resolved.model.remarks:
+        logger.warning(remark)
+    return resolved
+
+
+def _following(
+    asked: dict[str, Any], data: Path, *, everything: bool, tell: bool
+) -> dict[str, Any]:
+    """`asked` with what suits the data for `auto`."""
+    from recsys_moe.config import auto
+    from recsys_moe.schema import Schema
+
+    asked, made = auto.with_choices(asked, Schema.load(data), everything=everything)
+    if tell:
+        auto.say(made)
+    return asked
+
+
+def run_of(resume: str | None, out: Path) -> Path | None:
+    """The folder of the run that `--resume` continues, if it has its settings."""
+    if resume is None:
+        return None
+    run = out if resume == "auto" else Path(resume).absolute().parents[1]
+    return run if (run / "config.yaml").is_file() else None

@@ -1,0 +1,166 @@
+"""Defaults that follow the data, beside the fixed ones and the shipped recipes, on many logs.
+
+    python -m research.defaults --work DIR --raw DIR [--logs synthetic-3k,...] [--seeds 3]
+
+Runs what is missing, one run at a time in this process, and adds a row per run to
+research/results/defaults.csv; start it again to go on. `--raw` has the unpacked ml-100k and ml-1m.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import itertools
+import logging
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import common
+from recsys_moe.artifact.evaluate import evaluate_artifact
+from recsys_moe.config.auto import with_choices
+from recsys_moe.config.files import merge, read_config_file
+from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.inference.evaluation.ranking import evaluate_ranking
+from recsys_moe.schema import Schema
+from recsys_moe.train.fit import fit
+from tests import logs
+
+ROWS = Path(__file__).parent / "results" / "defaults.csv"
+TABLE = ("table", "--input={work}/{log}.csv")
+CLICKS = ("--user=visitor", "--item=page", "--task=click:binary=clicked")
+STARS = ("--user=member", "--item=title", "--task=stars:regression=stars")
+DRAWN = ("--task=watch:binary", "--negatives=per-user")
+LOGS: dict[str, tuple[str, ...]] = {
+    "synthetic-3k": ("synthetic", "--users=200", "--items=150", "--interactions=1900"),
+    "synthetic-20k": ("synthetic", "--users=600", "--items=400", "--interactions=12000"),
+    "synthetic": ("synthetic",),
+    "ratings-to-10": (*TABLE, *STARS, *DRAWN),
+    "rare-clicks": (*TABLE, *CLICKS),
+    "books": ("books", "--source={raw}/book-crossing"),
+    "ml-100k": ("movielens", "--variant=100k", "--source={raw}/ml-100k"),
+    "ml-1m": ("movielens", "--variant=1m", "--source={raw}/ml-1m"),
+}
+"""What `recsys-moe prepare` is given; a log more is a line more."""
+MADE = {"ratings-to-10": logs.ratings_to_10, "rare-clicks": logs.rare_clicks}
+"""Logs that are made up first."""
+RECIPES = {"ml-1m": "movielens_1m_best"}
+"""The best shipped recipe where it is not that of MovieLens-100K."""
+OTHERS: dict[str, dict[str, Any]] = {
+    "softmax": {"model": {"router": {"name": "softmax"}}},
+    "moesart": {"model": {"router": {"name": "moesart"}}},
+    "wide": {"model": {"num_experts": 16, "expert_dim": 256, "tower_dims": [256]}},
+    "narrow": {"model": {"num_experts": 4, "expert_dim": 64, "tower_dims": [64]}},
+    "means": {"model": {"biases": True}, "optim": {"loss_normalization": "absolute"}},
+    "bags without ratings": {"model": {"item_bag": "items", "user_bag": "users"}},
+    "no bags": {"model": {"item_bag": "none", "user_bag": "none"}},
+    "temperature 0.2": {"model": {"router": {"name": "moesart", "temperature": 0.2}}},
+    "temperature 1": {"model": {"router": {"name": "moesart", "temperature": 1.0}}},
+    "no means": {"model": {"biases": False}},
+    "48 epochs": {"trainer": {"max_epochs": 48}},
+    "uniform": {"data": {"popularity_exponent": 0}},
+}
+"""Sections over the automatic ones: the rules, one changed at a time."""
+COLUMNS = (
+    *("log", "contender", "seed", "loss", "auc", "mse", "ndcg", "popularity_auc"),
+    *("user_item_mse", "popularity_ndcg", "best_epoch", "minutes", "commit"),
+)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--work", type=Path, required=True, help="for data and runs")
+    parser.add_argument("--raw", type=Path, help="has ml-100k and ml-1m")
+    parser.add_argument("--logs", default=",".join(LOGS))
+    parser.add_argument("--contenders", default="automatic,fixed,recipe")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    options = parser.parse_args(argv)
+    logging.getLogger("recsys_moe").setLevel(logging.ERROR)
+    names = options.logs.split(","), options.contenders.split(",")
+    for seed, log, contender in itertools.product(range(options.seeds), *names):
+        if (log, contender, str(seed)) not in finished(options.rows):
+            row = run(log, contender, seed, work=options.work, raw=options.raw)
+            append(row, options.rows)
+            print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+
+
+def finished(path: Path) -> set[tuple[str, str, str]]:
+    if not path.exists():
+        return set()
+    with path.open(newline="", encoding="utf-8") as stream:
+        return {(row["log"], row["contender"], row["seed"]) for row in csv.DictReader(stream)}
+
+
+def append(row: dict[str, Any], path: Path) -> None:
+    is_new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def prepared(log: str, work: Path, raw: Path | None) -> Path:
+    folder = work / log
+    if not folder.exists():
+        if log in MADE:
+            MADE[log](work / f"{log}.csv")
+        words = [word.format(raw=raw, work=work, log=log) for word in LOGS[log]]
+        line = [sys.executable, "-m", "recsys_moe", "prepare", *words, "--out", str(folder)]
+        subprocess.run(line, check=True, stdout=subprocess.DEVNULL, env=common.environment())
+    return folder
+
+
+def config_of(contender: str, log: str, schema: Schema, seed: int) -> Config:
+    """`automatic`, `fixed` (the configuration's own defaults), `recipe`, or one of OTHERS."""
+    if contender == "fixed":
+        raw: dict[str, Any] = {}
+    elif contender == "recipe":
+        raw = read_config_file(RECIPES.get(log, "movielens_100k_best"))
+    else:
+        other = OTHERS[contender] if contender != "automatic" else {}
+        raw = with_choices(other, schema, everything=True)[0]
+    return parse_config(merge(raw, {"trainer": {"seed": seed}}))
+
+
+def run(log: str, contender: str, seed: int, *, work: Path, raw: Path | None) -> dict[str, Any]:
+    """Train, evaluate on test; a row of COLUMNS. Minutes are those of the processors in `fit`."""
+    data = prepared(log, work, raw)
+    schema, out = Schema.load(data), work / f"{log}-{contender}-{seed}".replace(" ", "_")
+    begun = time.process_time()
+    best = fit(config_of(contender, log, schema, seed), data, out, overwrite=True)
+    minutes = (time.process_time() - begun) / 60
+    found = evaluate_artifact(out, "test", data)
+    lists = evaluate_ranking(out, "test", data)
+    shutil.rmtree(out)
+    tasks, baselines = found["tasks"], found["baselines"]
+    kinds = {task.kind: task.name for task in reversed(schema.tasks)}  # the first of each
+    figures = {
+        "loss": sum(task.weight * _error(tasks[task.name]) for task in schema.tasks),
+        "ndcg": lists["ndcg"],
+        "popularity_ndcg": lists["baselines"]["popularity"]["ndcg"],
+        "minutes": minutes,
+    }
+    if (name := kinds.get("binary")) is not None:
+        figures["auc"] = tasks[name]["auc"]
+        figures["popularity_auc"] = baselines[name]["popularity"]["auc"]
+    if (name := kinds.get("regression")) is not None:
+        figures["mse"] = tasks[name]["mse"]
+        figures["user_item_mse"] = baselines[name]["user_item_mean"]["mse"]
+    shown = {name: f"{value:.4f}" for name, value in figures.items()}
+    own = {"log": log, "contender": contender, "seed": seed, "best_epoch": best["epoch"]}
+    return {**own, **shown, "commit": common.commit() or "unknown"}
+
+
+def _error(metrics: dict[str, float]) -> float:
+    """What a task adds to the loss, whatever units training had."""
+    return metrics["bce"] if "bce" in metrics else metrics["mse"]
+
+
+if __name__ == "__main__":
+    main()
