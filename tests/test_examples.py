@@ -64,6 +64,12 @@ def test_a_plain_trainer_reaches_the_losses_of_fit(prepared: Path, tmp_path: Pat
     assert weights[0] == weights[1]
 
 
+def test_the_page_on_lightning_shows_the_example() -> None:
+    source = (EXAMPLES / "plain_trainer.py").read_text(encoding="utf-8")
+    page = (EXAMPLES.parent / "docs/how-to/lightning.md").read_text(encoding="utf-8")
+    assert source[source.index("from __future__") :].rstrip() in page
+
+
 def private(source: str) -> list[str]:
     """What `source` takes of recsys_moe that is not public, read from its syntax tree."""
     found = []
