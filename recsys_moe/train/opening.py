@@ -14,7 +14,7 @@ from recsys_moe.artifact.run_folder import check_begin, place_of
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import Config, parse_config, weighed_apart
 from recsys_moe.errors import UserError
-from recsys_moe.schema import Task
+from recsys_moe.schema import Schema, Task
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.resume import (
     Saved,
@@ -59,6 +59,7 @@ def open_run(
     datamodule = RecDataModule(data, config)
     start = open_start(init_from, config, datamodule.schema, data)
     _say_weights(config, datamodule.schema.tasks)
+    _say_context(config, datamodule.schema)
     datamodule.open()
     place = place_of(out, overwrite, resume)
     monitor = find_monitor(config.trainer.monitor, datamodule.schema)
@@ -79,6 +80,13 @@ def _say_weights(config: Config, tasks: Sequence[Task]) -> None:
     """Log both weights where training and evaluation weigh tasks differently."""
     if (apart := weighed_apart(config, tasks)) is not None:
         logger.info("loss of training: %s (tasks.TASK.training_weight); of results: %s", *apart)
+
+
+def _say_context(config: Config, schema: Schema) -> None:
+    """Log that the model does not read what `prepare --context` was asked for."""
+    if schema.context_features and config.model.context == "none":
+        names = ", ".join(one.name for one in schema.context_features)
+        logger.info("the model does not read the context (%s); model.context=all does", names)
 
 
 def _saved(config: Config, data: Path, out: Path, resume: str) -> Saved | None:

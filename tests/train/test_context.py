@@ -128,8 +128,14 @@ def test_two_devices_end_with_the_weights_of_one(prepared: Path, tmp_path: Path)
     assert TABLE in alike(tmp_path / "one", tmp_path / "two", "weights.safetensors")
 
 
-def test_a_dry_run_trains_a_step(contextual: Path, tmp_path: Path) -> None:
+def test_a_dry_run_trains_a_step_and_says_what_it_does_not_read(
+    contextual: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "recsys_moe.fit")
     assert dry_run(config(), contextual, tmp_path / "run")["loss_of_first_batch"] > 0
+    assert "does not read the context" not in caplog.text
+    dry_run(config({"context": "none"}), contextual, tmp_path / "run")
+    assert "does not read the context (hour, price); model.context=all does" in caplog.text
     with pytest.raises(ConfigError, match="model.context must be of hour, price, got 'our'"):
         dry_run(config({"context": "our"}), contextual, tmp_path / "run")
 
