@@ -81,6 +81,8 @@ class Task:
     """All labels there are, ascending, of kinds with levels; empty for others."""
     shares: tuple[float, ...] = ()
     """Of the levels among the training labels."""
+    classes: tuple[str, ...] = ()
+    """Names of the levels, of kinds with classes."""
 
 
 def check_names(tasks: Sequence[Task], weight: str | None, where: str) -> None:
@@ -92,6 +94,15 @@ def check_names(tasks: Sequence[Task], weight: str | None, where: str) -> None:
     reserved = (*RESERVED, *([] if weight is None else [weight]))
     calibrated = {f"{task.name}_calibrated" for task in tasks if KINDS[task.kind].calibrates}
     names = [task.name for task in tasks]
+    taken = {*reserved, *calibrated, *names}
+    for task in tasks:
+        for name in (f"{task.name}_{one}" for one in task.classes):
+            if name in taken:
+                raise DataError(
+                    f"{where}task {task.name!r} has a class whose column of probabilities would be "
+                    f"{name!r}, which there is already; rename the task"
+                )
+            taken.add(name)
     for name in names:
         if names.count(name) > 1:
             raise DataError(f"{where}task names must differ, got {name!r} twice")
@@ -201,6 +212,8 @@ class Schema:
         for task in raw["tasks"]:
             if not task["levels"]:  # as in older folders
                 del task["levels"], task["shares"]
+            if not task["classes"]:
+                del task["classes"]
         if not self.has_features:  # as in version 1
             for entity in ENTITIES:
                 del raw[f"{entity}_features"]
@@ -264,6 +277,8 @@ def _check_levels(task: Task) -> None:
     ascend = all(before < after for before, after in pairwise(task.levels))
     if KINDS[task.kind].has_levels and not (task.levels and ascend):
         raise TypeError(f"levels of {task.name} must be ascending numbers, got {task.levels}")
+    if KINDS[task.kind].reads_text and len(task.classes) != len(task.levels):
+        raise TypeError(f"classes of {task.name} must be one per level, got {task.classes}")
     if len(task.levels) != len(task.shares) or not all(share > 0 for share in task.shares):
         raise TypeError(f"shares of {task.name} must be one per level, above 0, got {task.shares}")
 

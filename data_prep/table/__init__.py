@@ -18,6 +18,7 @@ from data_prep.write import writer
 from data_prep.write.parts import WEIGHT
 from recsys_moe import encodings
 from recsys_moe.encodings import UTF8
+from recsys_moe.kinds import KINDS
 from recsys_moe.schema import SPLITS, ConfigError, DataError, Distribution, Schema, check_names
 
 MOST_RATIO = 10_000
@@ -201,6 +202,12 @@ def _check_engine(engine: str, request: Request, presplit: bool) -> None:
         raise ConfigError(
             f"--engine {engine} needs --input; --train, --val and --test need --engine memory"
         )
+    for task, _ in request.tasks:
+        if KINDS[task.kind].reads_text:
+            raise ConfigError(
+                f"--engine {engine} needs labels that are numbers, got --task {task.name}:"
+                f"{task.kind}; pass --engine memory, or one binary task per class"
+            )
     if request.protocol != "hash":
         raise ConfigError(
             f"--engine {engine} needs --protocol hash, got {request.protocol}; "

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from data_prep.ids import Ints
 from data_prep.read.bad_rows import BadRows
 from data_prep.rows import Examples
 from data_prep.split.protocols import ALL_KNOWN
-from data_prep.table.cells import Cells, feature_values, ids, numbers
+from data_prep.table.cells import Cells, feature_values, ids, numbers, one_line
 from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
 from data_prep.table.spelling import Spelled, spelled
 from data_prep.table.times import timestamps
-from recsys_moe.kinds import KINDS, Kind
-from recsys_moe.schema import FEATURE
+from recsys_moe.kinds import KINDS, MOST_LEVELS, Kind
+from recsys_moe.schema import FEATURE, DataError, Task
 
 WEIGHT = "weight"
 NANOSECONDS = "nanoseconds"
@@ -91,13 +95,53 @@ def table_of(rows: Examples) -> pa.Table:
     return pa.table(columns)
 
 
-def _labels(cells: Cells, column: str | None, kind: Kind) -> NDArray[np.float32]:
-    """float32, NaN where the cell is empty; without a column every row is a positive.
+def with_classes(rows: pa.Table, tasks: Sequence[Task]) -> tuple[pa.Table, tuple[Task, ...]]:
+    """Names of classes as their numbers, and the tasks with their classes: in alphabetical order
+    or, if all are whole numbers, in that of numbers. Raises DataError for too many."""
+    named = []
+    for task in tasks:
+        if not KINDS[task.kind].reads_text:
+            named.append(task)
+            continue
+        place = rows.column_names.index(LABEL + task.name)
+        names = pc.unique(rows[place]).drop_null().to_pylist()
+        if not 0 < len(names) <= MOST_LEVELS:
+            raise DataError(
+                f"labels of {task.name} must have 1 to {MOST_LEVELS} classes, got {len(names)}; "
+                "join rare ones, or learn another column"
+            )
+        are_numbers = all(re.fullmatch(r"-?\d{1,18}", name) for name in names)
+        names.sort(key=int if are_numbers else str)
+        numbers = pc.index_in(rows[place], pa.array(names)).cast(pa.float32())
+        rows = rows.set_column(place, LABEL + task.name, numbers)
+        named.append(replace(task, classes=tuple(names)))
+    return rows, tuple(named)
+
+
+def _class_names(cells: Cells, column: str) -> pa.Array:
+    """Text, null where the cell is empty. Raises DataError for a line break."""
+    raw = cells.flat(column)
+    text = raw
+    if pa.types.is_floating(raw.type):  # 1.0 is class 1
+        number, wrong = numbers(raw, cells.file, column)
+        wrong |= ~np.isnan(number) & (number.round() != number)
+        cells.refuse(wrong, raw, column, rule="be whole or text (or empty, if missing)")
+        text = pa.array(np.where(wrong, np.nan, number), from_pandas=True).cast(pa.int64())
+    text = pc.utf8_trim_whitespace(text.cast(pa.string()))
+    one_line(cells, text, raw, column)
+    return pc.if_else(pc.equal(text, ""), None, text)
+
+
+def _labels(cells: Cells, column: str | None, kind: Kind) -> Any:
+    """float32, NaN where the cell is empty; without a column every row is a positive. For kinds
+    with classes their names.
 
     Raises DataError for a label that `kind` excludes.
     """
     if column is None:
         return np.ones(len(cells.good), dtype=np.float32)
+    if kind.reads_text:
+        return _class_names(cells, column)
     raw = cells.flat(column)
     number, wrong = numbers(raw, cells.file, column)
     wrong |= ~np.isnan(number) & kind.invalid(number)

@@ -55,6 +55,7 @@ def _raw(pieces: list[Rows], places: Sequence[Place], request: Request, bad: Bad
     report = bad.report(len(rows))
     if len(rows) == 0:
         raise DataError(f"{pieces[0].file.label}: has no rows")
+    rows, tasks = table_columns.with_classes(rows, [task for task, _ in request.tasks])
     nanoseconds = table_columns.NANOSECONDS
     users, items = warned((piece.spelled for piece in pieces), request)
     times.report(bad.notes, request, len(rows))
@@ -64,7 +65,7 @@ def _raw(pieces: list[Rows], places: Sequence[Place], request: Request, bad: Bad
         item=ids.typed(rows["item"], are_whole=not items.texts.cells),
         **table_columns.values_of(rows),
         nanoseconds=rows[nanoseconds].to_numpy() if nanoseconds in rows.column_names else None,
-        tasks=tuple(task for task, _ in request.tasks),
+        tasks=tasks,
         file=pieces[0].file.label if len(pieces) == 1 else "the files",
         report=report,
         users=entities.of_users(request),

@@ -18,7 +18,7 @@ from data_prep.write.counts import Counts
 from data_prep.write.parts import ROWS_PER_GROUP, WEIGHT, split_table, write_parts, write_table
 from recsys_moe.files import Kind, check_out
 from recsys_moe.folders import replacing_folder
-from recsys_moe.kinds import KINDS, MOST_LEVELS, kind_of
+from recsys_moe.kinds import MOST_LEVELS, kind_of
 from recsys_moe.schema import (
     ENTITIES,
     SCHEMA_FILE,
@@ -202,7 +202,7 @@ def _check_pairs(prepared: Prepared) -> None:
 def _with_levels(task: Task, labels: dict[str, dict[str, dict[str, float]]]) -> Task:
     """With the levels of its labels. Raises DataError for too many."""
     splits = {split: counts[task.name] for split, counts in labels.items()}
-    levels, shares = KINDS[task.kind].levels_of(splits)
+    levels, shares = kind_of(task).levels_of(splits)
     if len(levels) > MOST_LEVELS:
         raise DataError(
             f"labels of {task.name} must have at most {MOST_LEVELS} different values for kind "
@@ -216,13 +216,15 @@ def _schema(prepared: Prepared, counts: dict[str, Counts]) -> Schema:
         split: {task.name: of_split.of(task, split) for task in prepared.tasks}
         for split, of_split in counts.items()
     }
+    tasks = tuple(_with_levels(task, labels) for task in prepared.tasks)
+    check_names(tasks, WEIGHT if prepared.weighted else None, "")
     return Schema(
         name=prepared.name,
         protocol=prepared.protocol,
         vocabulary=prepared.vocabulary,
         user=_feature("user", prepared.users),
         item=_feature("item", prepared.items),
-        tasks=tuple(_with_levels(task, labels) for task in prepared.tasks),
+        tasks=tasks,
         rows={split: of_split.rows for split, of_split in counts.items()},
         labels=labels,
         weight=WEIGHT if prepared.weighted else None,

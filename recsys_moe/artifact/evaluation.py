@@ -14,7 +14,7 @@ from recsys_moe.artifact.segments import Segments
 from recsys_moe.config.build import loss_weights
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Batch
-from recsys_moe.kinds import Kind, kind_of
+from recsys_moe.kinds import Kind, by_task, kind_of
 from recsys_moe.model.output import Output
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.tasks import row_losses
@@ -45,8 +45,9 @@ class Evaluation:
 
     def update(self, output: Output, labels_BT: Tensor) -> None:
         """Add a batch. Row order matters for `loss_batchwise` alone."""
+        logits = by_task(output.logits_BT, self.kinds)
         for t, metrics in enumerate(self.metrics):
-            metrics.update(output.logits_BT[:, t], labels_BT[:, t])
+            metrics.update(logits[t], labels_BT[:, t])
         if output.routings:
             self._add_routings([routing.selected_BE for routing in output.routings])
         self.rows += len(labels_BT)
@@ -79,8 +80,9 @@ class Evaluation:
         group_rows = self.batchwise_rows
         sizes = torch.tensor([len(part) for part in labels_BT[:, 0].split(group_rows)])
         group_B = torch.arange(len(labels_BT), device=labels_BT.device) // group_rows
+        logits = by_task(logits_BT, self.kinds)
         for t, kind in enumerate(self.kinds):
-            losses_B, mask_B = row_losses(kind, logits_BT[:, t], labels_BT[:, t])
+            losses_B, mask_B = row_losses(kind, logits[t], labels_BT[:, t])
             sums = total.new_zeros(len(sizes)).index_add_(0, group_B, losses_B.double())
             counts = total.new_zeros(len(sizes)).index_add_(0, group_B, mask_B.double())
             total += self.weights[t] * (sizes.to(sums) * sums / counts.clamp(min=1)).sum()

@@ -21,7 +21,7 @@ from torch.export import Dim, ExportedProgram
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.artifact.parity import Runner, check_parity, parity_rows
 from recsys_moe.files import sha256_file
-from recsys_moe.kinds import kind_of
+from recsys_moe.kinds import by_task, kind_of
 from recsys_moe.model.request import Request
 
 INPUTS = ("user", "item", "context")
@@ -35,9 +35,9 @@ class Graph(nn.Module):
 
     `context`, for models with context features: (B, C) float32 as in `Request.context`.
 
-    `predictions` (B, T) float32, one column per task in the order of the schema: a probability for
-    binary tasks, a value for regression. `calibrated`, the same with the calibrated probability
-    where there is one; only for models that have a calibration.
+    `predictions` (B, T) float32, one column per task, or class, in the order of the schema.
+    `calibrated`, the same with the calibrated probability where there is one; only for models that
+    have a calibration.
     """
 
     def __init__(self, artifact: Artifact) -> None:
@@ -51,17 +51,18 @@ class Graph(nn.Module):
         self, user: Tensor, item: Tensor, context: Tensor | None = None
     ) -> tuple[Tensor, ...]:
         logits_BT = self.model(Request(user, item, context)).logits_BT
-        raw = [kind_of(task).link(logits_BT[:, t]) for t, task in enumerate(self.tasks)]
-        predictions_BT = torch.stack(raw, dim=1)
+        kinds = [kind_of(task) for task in self.tasks]
+        parts = [*zip(self.tasks, kinds, by_task(logits_BT, kinds), strict=True)]
+        raw = {n: p_B for task, k, z in parts for n, p_B in k.predictions(task.name, z).items()}
+        predictions_BT = torch.stack([*raw.values()], dim=1)
         if not self.calibration:
             return (predictions_BT,)
         better = {
-            t: self.calibration[task.name].apply(logits_BT[:, t])
-            for t, task in enumerate(self.tasks)
+            task.name: self.calibration[task.name].apply(z)
+            for task, _, z in parts
             if task.name in self.calibration
         }
-        calibrated = [better.get(t, column_B) for t, column_B in enumerate(raw)]
-        return predictions_BT, torch.stack(calibrated, dim=1)
+        return predictions_BT, torch.stack([*(raw | better).values()], dim=1)
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.streaming import trained_ids
-from recsys_moe.kinds import AFTER_TRAINING, Metrics, kind_of
+from recsys_moe.kinds import AFTER_TRAINING, Metrics, by_task, kind_of
 from recsys_moe.model.request import Request
 from recsys_moe.schema import Schema
 
@@ -33,6 +33,7 @@ class Segments:
         """Reads the ids of `train` once. `context`: names and categories of the context features of
         the model; without categories there are no segments."""
         self.tasks = schema.tasks
+        self.kinds = [kind_of(task) for task in schema.tasks]
         self.known = tuple(_with_unseen(mask) for mask in trained_ids(train, schema))
         self.context = [_names(*one) for one in context]
         names = [*NAMES, *(name for names in self.context for name in names)]
@@ -42,7 +43,7 @@ class Segments:
         }
 
     def update(self, request: Request, scored: tuple[Tensor, Tensor]) -> None:
-        """Add a batch; `scored`: logits and labels, (B, T) each."""
+        """Add a batch; `scored`: logits and labels, of all tasks."""
         new_user_B, new_item_B = (
             ~known[index_B.cpu().long()]
             for known, index_B in zip(self.known, (request.user, request.item), strict=True)
@@ -57,8 +58,9 @@ class Segments:
         for number in segment_B.unique().tolist():
             at_B = (segment_B == number).to(scored[0].device)
             self.rows[names[number]] += int(at_B.sum())
+            logits = by_task(scored[0][at_B], self.kinds)
             for t, metrics in enumerate(self.metrics[names[number]]):
-                metrics.update(*(columns_BT[at_B, t] for columns_BT in scored))
+                metrics.update(logits[t], scored[1][at_B, t])
 
     def result(self) -> dict[str, dict[str, Any]]:
         """Of segments with rows: `rows`, and the metrics by task, None where undefined."""

@@ -27,24 +27,30 @@ def build_model(config: Config, schema: Schema, *, finished: bool = False) -> Re
     """
     sizes = schema.user.size, schema.item.size
     settings = config.model
-    model = find_model(settings.name)(settings, ModelShape(*sizes, len(schema.tasks)))
+    model = find_model(settings.name)(settings, model_shape(schema))
     # After all else: optimizers in checkpoints number the parameters.
-    model.biases = Biases(*sizes, label_constants(schema)) if settings.biases else None
+    model.biases = Biases(*sizes, sum(label_constants(schema), [])) if settings.biases else None
     model.encoders = build_encoders(config, schema, finished=finished)
     return model
+
+
+def model_shape(schema: Schema) -> ModelShape:
+    """Users, items, tasks and logits of a model for these data."""
+    outputs = tuple(kind_of(task).outputs for task in schema.tasks)
+    return ModelShape(schema.user.size, schema.item.size, len(outputs), outputs)
 
 
 WEIGHTED = "weighted_"
 """Prefix of counts in schema.json by the weights of rows."""
 
 
-def label_constants(schema: Schema) -> list[Constant]:
-    """Per task, of the training labels. Raises DataError where schema.json lacks them."""
+def label_constants(schema: Schema) -> list[list[Constant]]:
+    """Per task and output. Raises DataError where schema.json lacks counts of training labels."""
     try:
         counts = [_weighted(schema.labels["train"][task.name]) for task in schema.tasks]
         kinds = [kind_of(task) for task in schema.tasks]
-        constants = [kind.constant(of_task) for kind, of_task in zip(kinds, counts, strict=True)]
-        return [Constant(*map(float, constant)) for constant in constants]
+        constants = [kind.constants(of_task) for kind, of_task in zip(kinds, counts, strict=True)]
+        return [[Constant(*map(float, one)) for one in of_task] for of_task in constants]
     except KeyError as error:
         raise DataError(
             f"{SCHEMA_FILE}: labels.train must hold {error} for model.biases=true; "
@@ -114,7 +120,7 @@ def build_weighting(config: Config, schema: Schema) -> Weighting | None:
 def _per_unit(weights: list[float], config: Config, schema: Schema) -> list[float]:
     if unit_of_losses(config) == "absolute":
         return weights
-    return [w / c.loss for w, c in zip(weights, label_constants(schema), strict=True)]
+    return [w / c[0].loss for w, c in zip(weights, label_constants(schema), strict=True)]
 
 
 def unit_of_losses(config: Config) -> str:

@@ -15,6 +15,7 @@ from recsys_moe.frames import WANTED, arrow_table, is_frame, is_pandas
 from recsys_moe.inference.cold_start.columns import columns_read
 from recsys_moe.inference.cold_start.encode import ENTITIES, ColdItem, Entity
 from recsys_moe.inference.files.predict import rows_per_piece, with_scores
+from recsys_moe.kinds import KINDS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,7 +103,7 @@ def ranked_frame(
         "item": [entry.item for entry in entries],
         "title": [entry.title for entry in entries],
     }
-    tasks = [task.name for task in predictor.tasks]
+    tasks = [task.name for task in predictor.tasks if KINDS[task.kind].ranks]
     for name in dict.fromkeys([*tasks, *([] if score is None else [score])]):
         columns[name] = np.array([entry.scores[name] for entry in entries], dtype=np.float32)
     return pd.DataFrame(columns)

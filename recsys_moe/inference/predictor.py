@@ -37,6 +37,7 @@ from recsys_moe.inference.ranking.top_items import (
 from recsys_moe.inference.scoring.by_index import IndexScorer
 from recsys_moe.inference.scoring.pair_scores import PairScorer, Scores, whole_batch
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
+from recsys_moe.kinds import kind_of
 from recsys_moe.model.expert_shares import ExpertShare
 from recsys_moe.model.request import Request, of_users
 
@@ -68,6 +69,11 @@ class Predictor(IndexScorer):
         self.context = context_reader(artifact)
         self._attributions = Attributor(artifact, self.cold_users, self.rows_are_independent)
         self._names = [task.name for task in self.tasks]
+        self.prediction_names = [
+            name
+            for task in self.tasks
+            for name in dict.fromkeys([*kind_of(task).columns(task.name), task.name])
+        ]
         self._unseen_users = artifact.unseen("user")
 
     @classmethod

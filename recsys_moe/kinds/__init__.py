@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
+from recsys_moe.errors import ConfigError
 from recsys_moe.kinds.base import (
     AFTER_TRAINING,
     MOST_LEVELS,
@@ -18,9 +21,13 @@ from recsys_moe.kinds.base import (
 from recsys_moe.kinds.binary import Binary
 from recsys_moe.kinds.count import Count
 from recsys_moe.kinds.duration import Duration
+from recsys_moe.kinds.multiclass import Multiclass
 from recsys_moe.kinds.ordinal import Ordinal
 from recsys_moe.kinds.ranking import Ranking
 from recsys_moe.kinds.regression import Regression
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 __all__ = [
     "AFTER_TRAINING",
@@ -33,22 +40,43 @@ __all__ = [
     "Labelled",
     "Metrics",
     "Regression",
+    "by_task",
+    "first_columns",
     "kind_of",
     "nine_digits",
     "positive_task",
     "rating_task",
 ]
 
-KINDS: dict[str, Kind] = {
-    kind.name: kind for kind in (Binary(), Regression(), Count(), Duration(), Ranking(), Ordinal())
-}
+TABLE = (Binary, Ranking, Regression, Ordinal, Count, Duration, Multiclass)
+KINDS: dict[str, Kind] = {kind.name: kind() for kind in TABLE}
 HIGHER_IS_BETTER = frozenset(metric for kind in KINDS.values() for metric in kind.higher)
 
 
 def kind_of(task: TaskLike) -> Kind:
     """The kind of a task, with its range and levels of labels."""
     kind = KINDS[task.kind]
-    return replace(kind, low=task.low, high=task.high, levels=task.levels, shares=task.shares)
+    bounds = {"low": task.low, "high": task.high}
+    return replace(kind, **bounds, levels=task.levels, shares=task.shares, classes=task.classes)
+
+
+def by_task(logits_BL: Tensor, kinds: Sequence[Kind]) -> list[Tensor]:
+    """The logits of each task: (B,), or (B, outputs) with several outputs."""
+    sizes = [kind.outputs for kind in kinds]
+    if logits_BL.shape[1] != sum(sizes):
+        raise ConfigError(
+            f"the model must give {sum(sizes)} logits for these tasks, got {logits_BL.shape[1]}; "
+            "a task with classes has one per class: ModelShape.num_logits"
+        )
+    if max(sizes) == 1:
+        return list(logits_BL.unbind(1))
+    parts = zip(sizes, logits_BL.split(sizes, 1), strict=True)
+    return [part_BO[:, 0] if size == 1 else part_BO for size, part_BO in parts]
+
+
+def first_columns(kinds: Sequence[Kind]) -> list[int]:
+    """The column of logits at which each task begins."""
+    return list(accumulate((kind.outputs for kind in kinds), initial=0))[:-1]
 
 
 def positive_task(tasks: Iterable[TaskLike]) -> int | None:

@@ -78,6 +78,8 @@ class TaskLike(Protocol):
     def levels(self) -> tuple[float, ...]: ...
     @property
     def shares(self) -> tuple[float, ...]: ...
+    @property
+    def classes(self) -> tuple[str, ...]: ...
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ class Kind(ABC):
     """All labels there are, ascending, where `has_levels`; else empty."""
     shares: tuple[float, ...] = ()
     """Of the levels among the training labels, each above 0."""
+    classes: tuple[str, ...] = ()
+    """Names of the levels, where `reads_text`; else empty."""
 
     name: ClassVar[str]
     metrics: ClassVar[tuple[str, ...]]
@@ -110,6 +114,10 @@ class Kind(ABC):
     """Predictions are probabilities; a calibration can be judged against them."""
     has_levels: ClassVar[bool] = False
     """`prepare` notes the labels there are; see `levels_of`."""
+    reads_text: ClassVar[bool] = False
+    """Labels are names of classes in a table, and numbers of classes once prepared."""
+    ranks: ClassVar[bool] = True
+    """Items can be ranked by the prediction."""
     is_numeric: ClassVar[bool] = True
     """Predictions are in the unit of the labels."""
     has_noise: ClassVar[bool] = False
@@ -170,9 +178,28 @@ class Kind(ABC):
     def constant(self, counts: Mapping[str, float]) -> Constant:
         """From the counts of the training labels in schema.json."""
 
+    def constants(self, counts: Mapping[str, float]) -> list[Constant]:
+        """One per output."""
+        return [self.constant(counts)]
+
+    @property
+    def outputs(self) -> int:
+        """Logits of a row."""
+        return 1
+
+    def columns(self, task: str) -> list[str]:
+        """Names of the predictions, one per output."""
+        return [task]
+
     @abstractmethod
     def link(self, logits: Tensor) -> Tensor:
-        """Predictions, increasing in the logits."""
+        """Predictions, increasing in the logits; with several outputs these are the last axis."""
+
+    def predictions(self, task: str, logits: Tensor) -> dict[str, Tensor]:
+        """By the names of `columns`."""
+        found = self.link(logits)
+        parts = [found] if self.outputs == 1 else found.unbind(-1)
+        return dict(zip(self.columns(task), parts, strict=True))
 
     def row_losses(
         self,

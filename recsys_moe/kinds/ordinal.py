@@ -45,23 +45,19 @@ class Ordinal(Regression):
         return ~known_N
 
     def statistics(self, labels_N: Any) -> dict[str, Any]:
-        import numpy as np
-
-        levels = np.unique(labels_N)[: MOST_LEVELS + 1].tolist()
-        found = {f"{LEVEL}{float(level)!r}": labels_N == level for level in levels}
-        return super().statistics(labels_N) | found
+        return super().statistics(labels_N) | level_counts(labels_N)
 
     def counted(self, sums: Mapping[str, Any]) -> dict[str, float]:
-        return super().counted(sums) | {k: int(v) for k, v in _levels_in(sums).items()}
+        return super().counted(sums) | {k: int(v) for k, v in levels_in(sums).items()}
 
     def weighted(self, sums: Mapping[str, Any]) -> dict[str, Any]:
-        return super().weighted(sums) | _levels_in(sums)
+        return super().weighted(sums) | levels_in(sums)
 
     def levels_of(
         self, splits: Mapping[str, Mapping[str, float]]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
         """All levels, ascending, and their shares of training, with half a row more for each."""
-        found = {float(key[len(LEVEL) :]) for one in splits.values() for key in _levels_in(one)}
+        found = {float(key[len(LEVEL) :]) for one in splits.values() for key in levels_in(one)}
         levels, train = sorted(found), splits["train"]
         prefix = "weighted_" if any(key.startswith("weighted_") for key in train) else ""
         rows = [train.get(f"{prefix}{LEVEL}{level!r}", 0) + 0.5 for level in levels]
@@ -146,8 +142,16 @@ LEVEL = "level "
 """Prefix of counts in schema.json: rows with a label."""
 
 
-def _levels_in(counts: Mapping[str, Any]) -> dict[str, Any]:
+def levels_in(counts: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in counts.items() if key.startswith(LEVEL)}
+
+
+def level_counts(labels_N: Any) -> dict[str, Any]:
+    """Statistics: whether a label is the level, for those there are."""
+    import numpy as np
+
+    levels = np.unique(labels_N)[: MOST_LEVELS + 1].tolist()
+    return {f"{LEVEL}{float(level)!r}": labels_N == level for level in levels}
 
 
 class OrdinalMetrics:

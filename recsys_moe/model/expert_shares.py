@@ -23,7 +23,8 @@ class ExpertShare:
     weight: float
     """Its routing weight."""
     contribution: float
-    """The task's logit minus the logit without this expert, the other weights unchanged."""
+    """The task's logit minus the logit without this expert, the other weights unchanged; of several
+    logits the one that changes most."""
 
 
 Explanation = list[list[list[ExpertShare]]]
@@ -48,7 +49,8 @@ def expert_shares(
         mixed_BH = part_PH.new_zeros(len(x_BD), part_PH.shape[-1]).index_add_(0, row_P, part_PH)
         if moe.output_means is not None:
             mixed_BH = moe.output_means(mixed_BH[:, None], [routing])[:, 0]
-        change_P = tower(mixed_BH)[row_P, 0] - tower(mixed_BH[row_P] - part_PH)[:, 0]
+        change_PO = tower(mixed_BH)[row_P] - tower(mixed_BH[row_P] - part_PH)
+        change_P = change_PO.gather(1, change_PO.abs().argmax(1, keepdim=True))[:, 0]
         explanation.append(_grouped(len(x_BD), row_P, (expert_P, weight_P, scale * change_P)))
     return explanation
 

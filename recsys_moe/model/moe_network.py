@@ -40,11 +40,11 @@ class MoENetwork(Recommender):
         experts = Experts(config.num_experts, width, config.expert_dim, config.dropout)
         self.moe = MoE(experts, routers, config.dispatch)
         self.towers = nn.ModuleList(
-            _tower(config.expert_dim, config.tower_dims) for _ in range(num_tasks)
+            _tower(config.expert_dim, config.tower_dims, size) for size in shape.sizes
         )
         term = DiagonalTerm if config.bilinear_diagonal else ProjectedTerm
         rank = config.bilinear_rank
-        self.bilinear = term(num_tasks, config.embedding_dim, rank) if rank else None
+        self.bilinear = term(shape.num_logits, config.embedding_dim, rank) if rank else None
 
     def score(self, user_BD: Tensor, item_BD: Tensor, request: Request) -> Output:
         x_BD = torch.cat([user_BD, item_BD], dim=-1)
@@ -93,13 +93,13 @@ class MoENetwork(Recommender):
         self.moe.on_step_end(all_sum)
 
 
-def _tower(input_dim: int, dims: Sequence[int]) -> nn.Sequential:
-    """Dense + ReLU per width in `dims`, then the head: one logit."""
+def _tower(input_dim: int, dims: Sequence[int], outputs: int) -> nn.Sequential:
+    """Dense + ReLU per width in `dims`, then the head: the logits."""
     layers: list[nn.Module] = []
     for width in dims:
         layers += [_linear(input_dim, width), nn.ReLU()]
         input_dim = width
-    return nn.Sequential(*layers, _linear(input_dim, 1))
+    return nn.Sequential(*layers, _linear(input_dim, outputs))
 
 
 def _linear(input_dim: int, output_dim: int) -> nn.Linear:

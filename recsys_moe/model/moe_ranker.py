@@ -59,9 +59,10 @@ class MoERanker(Ranker):
 
     @torch.inference_mode()
     def pairs(self, users: Request, place_B: Tensor, item_B: Tensor, task: int) -> Tensor:
-        router, tower = self.model.routers[task], self.model.towers[task]
+        number, output = self.model.shape.places[task]
+        router, tower = self.model.routers[number], self.model.towers[number]
         known = self._encoded(users)
-        alone = not (router.batch_dependent or self.draws.by_task[task])
+        alone = not (router.batch_dependent or self.draws.by_task[number])
         if not alone:
             routed = self._routed_among_all(known, place_B, item_B, router)
         user_EUH = self._user_precomputed(known.vector_UD)
@@ -71,7 +72,7 @@ class MoERanker(Ranker):
             place, item = place_B[rows], item_B[rows]
             routing = self._route(router, known, place, item) if alone else _rows(routed, rows)
             mixed_BH = self._mixed(user_EUH, place, item, routing)
-            logits_B[rows] = tower(mixed_BH)[:, 0]
+            logits_B[rows] = tower(mixed_BH)[:, output]
             if self.model.bilinear is not None:
                 logits_B[rows] += self.model.bilinear.of_task(
                     self._inputs(known.vector_UD, place, item), task
@@ -85,7 +86,7 @@ class MoERanker(Ranker):
         unseen = self.model.user_embedding.num_embeddings - 1
         # float64: the float32 next to 2**24 + 3 is one more.
         user_U = torch.linspace(0, unseen, min(17, unseen + 1), dtype=torch.float64).long()
-        for task in range(len(self.model.towers)):
+        for task in range(len(self.model.shape.places)):
             self.grid(of_users(user_U), torch.arange(self.model.num_items), task)
 
     def _routed_among_all(

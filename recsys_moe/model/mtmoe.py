@@ -29,6 +29,9 @@ class MultiTaskMoE(MoENetwork):
 
     @torch.inference_mode()
     def expert_shares(self, request: Request) -> Explanation:
-        scale_T = [1.0] * len(self.towers) if self.biases is None else self.biases.scale_T.tolist()
+        scale_T = [1.0] * len(self.towers)
+        if self.biases is not None:
+            scales = zip(self.shape.places, self.biases.scale_T.tolist(), strict=True)
+            scale_T = [scale for (_, output), scale in scales if output == 0]
         vectors = self.encode(request), self.known(request).user
         return expert_shares(*vectors, self.moe, towers=self.towers, scale_T=scale_T)

@@ -50,7 +50,7 @@ class Ranker:
 
     @torch.inference_mode()
     def grid(self, users: Request, item_N: Tensor, task: int) -> Tensor:
-        """Logits (U, N) of every user for every item index."""
+        """Logits (U, N) of every user for every item index; `task`: the column of the logits."""
         logits_UN = torch.empty(users.rows, len(item_N))
         at_once = max(1, ROWS_PER_CHUNK // max(1, len(item_N)))
         for start in range(0, users.rows, at_once):

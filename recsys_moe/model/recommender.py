@@ -38,6 +38,23 @@ class ModelShape:
     num_users: int
     num_items: int
     num_tasks: int
+    outputs: tuple[int, ...] = ()
+    """Logits of each task; empty: one each."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Logits of each task."""
+        return self.outputs or (1,) * self.num_tasks
+
+    @property
+    def num_logits(self) -> int:
+        """Columns of `Output.logits_BT`: one per task, and of a task with classes one per class."""
+        return sum(self.sizes)
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """Task and output of each column of the logits."""
+        return [(task, output) for task, size in enumerate(self.sizes) for output in range(size)]
 
 
 class Recommender(nn.Module, ABC):

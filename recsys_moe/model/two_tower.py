@@ -1,7 +1,7 @@
-"""TwoTower: a vector per user and per item for each task; a logit is their dot product.
+"""TwoTower: a vector per user and per item for each logit, their dot product.
 
 Covington, Adams and Sargin 2016; Yi et al. 2019 (https://doi.org/10.1145/3298689.3346996). Axes:
-B batch, U users, N items, T tasks, D width of an embedding, R width of a task's vectors.
+B batch, U users, N items, T tasks (or classes of one), D width of an embedding, R width of a task's vectors.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class TwoTower(Recommender):
 
     def __init__(self, config: Config, shape: ModelShape) -> None:
         super().__init__(config, shape)
-        sizes = config.embedding_dim, *config.tower_dims, shape.num_tasks * config.rank
+        sizes = config.embedding_dim, *config.tower_dims, shape.num_logits * config.rank
         self.user_tower, self.item_tower = _tower(sizes), _tower(sizes)
 
     def score(self, user_BD: Tensor, item_BD: Tensor, request: Request) -> Output:
@@ -44,11 +44,11 @@ class TwoTower(Recommender):
 
     def users_of_tasks(self, user_BD: Tensor) -> Tensor:
         """(B, D) -> (B, T, R)"""
-        return full_precision(self.user_tower(user_BD)).unflatten(-1, (self.shape.num_tasks, -1))
+        return full_precision(self.user_tower(user_BD)).unflatten(-1, (self.shape.num_logits, -1))
 
     def items_of_tasks(self, item_BD: Tensor) -> Tensor:
         """(B, D) -> (B, T, R)"""
-        return full_precision(self.item_tower(item_BD)).unflatten(-1, (self.shape.num_tasks, -1))
+        return full_precision(self.item_tower(item_BD)).unflatten(-1, (self.shape.num_logits, -1))
 
     def ranker(self, draws: Draws, whole_rows: int) -> Ranker:
         return TwoTowerRanker(self, draws, whole_rows)

@@ -144,6 +144,8 @@ class PredictReply(Reply):
     """Per task one score per pair: a probability for binary tasks, else a value."""
     calibrated: dict[str, list[float]]
     """Per binary task the calibrated probability; empty for a model without calibration."""
+    classes: dict[str, list[str]] = {}
+    """Per task with classes the most likely one; `scores` has TASK_CLASS for each."""
     unseen_user: list[bool]
     unseen_item: list[bool]
     """True if the id is unknown: it was scored with the out-of-vocabulary embedding."""

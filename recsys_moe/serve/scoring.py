@@ -100,6 +100,7 @@ class Scoring:
                         ],
                     )
                     for task, shares in experts[row].items()
+                    if task in tasks
                 },
             )
             for row, (user, item) in enumerate(zip(request.users, request.items, strict=True))
@@ -146,6 +147,7 @@ class Scoring:
                     model=version,
                     scores={name: values[rows] for name, values in tasks.items()},
                     calibrated={name: values[rows] for name, values in calibrated.items()},
+                    classes={name: names[rows] for name, names in scores.classes.items()},
                     unseen_user=users[rows],
                     unseen_item=items[rows],
                     unused=[one.model_copy(update={"row": one.row - start}) for one in own],

@@ -10,7 +10,7 @@ from torch import Tensor
 from recsys_moe.artifact.calibration import Calibrations
 from recsys_moe.artifact.evaluation import Evaluation, add_rows, merged
 from recsys_moe.data.columns import Batch
-from recsys_moe.kinds import kind_of
+from recsys_moe.kinds import by_task, kind_of
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.encoders import finish
@@ -68,10 +68,12 @@ class EvaluationSteps(SetUp):
         self._reseed(self._scored[0])
 
     def predict_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        """Per task (B,): a probability for a binary task, a value for regression."""
-        logits = self._scored[0](batch.request).logits_BT.unbind(1)
-        pairs = zip(self.schema.tasks, logits, strict=True)
-        return {task.name: kind_of(task).link(logits_B) for task, logits_B in pairs}
+        """Predictions (B,) of each task by name; of a class by TASK_CLASS."""
+        kinds = [kind_of(task) for task in self.schema.tasks]
+        logits = by_task(self._scored[0](batch.request).logits_BT, kinds)
+        parts = zip(self.schema.tasks, kinds, logits, strict=True)
+        found = [kind.predictions(task.name, logits_B) for task, kind, logits_B in parts]
+        return {name: values_B for one in found for name, values_B in one.items()}
 
     def on_predict_end(self) -> None:
         self._scored = ()

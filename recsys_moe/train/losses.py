@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.data.columns import Batch
-from recsys_moe.kinds import kind_of
+from recsys_moe.kinds import Kind, by_task, kind_of
 from recsys_moe.model.output import Output
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss
 from recsys_moe.routers import Router
@@ -28,7 +28,8 @@ class TaskLosses:
 
     def __call__(self, output: Output, labels_BT: Tensor, counts: Counts) -> Tensor:
         """Of one pass. (T,)"""
-        columns = zip(output.logits_BT.unbind(1), labels_BT.unbind(1), strict=True)
+        logits = by_task(output.logits_BT, self.kinds)
+        columns = zip(logits, labels_BT.unbind(1), strict=True)
         parts = zip(self.kinds, self.weights, columns, counts.labelled_T, strict=True)
         per_task = [
             weight * mean_loss(kind, *column, count, weight_B=counts.weight_B, user_B=counts.user_B)
@@ -40,7 +41,7 @@ class TaskLosses:
         self, passes: Sequence[Output], labels_BT: Tensor, counts: Counts, routers: Sequence[Router]
     ) -> Tensor:
         """Of two passes: training weight x `consistency` of the task's router x mean. (T,)"""
-        logits = [output.logits_BT.unbind(1) for output in passes]
+        logits = [by_task(output.logits_BT, self.kinds) for output in passes]
         columns = zip(*logits, labels_BT.unbind(1), strict=True)
         parts = zip(self.kinds, self.weights, routers, columns, counts.labelled_T, strict=True)
         per_task = [
@@ -52,8 +53,12 @@ class TaskLosses:
         return torch.stack(per_task)
 
 
-def shifted(output: Output, batch: Batch) -> Output:
+def shifted(output: Output, batch: Batch, kinds: Sequence[Kind]) -> Output:
     """With the logits that the loss uses where negatives are drawn by popularity."""
     if batch.offset is None:
         return output
-    return output._replace(logits_BT=output.logits_BT - batch.offset)
+    offset_BL = batch.offset
+    if offset_BL.shape != output.logits_BT.shape:
+        sizes = torch.tensor([kind.outputs for kind in kinds], device=offset_BL.device)
+        offset_BL = offset_BL.repeat_interleave(sizes, 1)
+    return output._replace(logits_BT=output.logits_BT - offset_BL)

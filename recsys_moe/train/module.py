@@ -138,7 +138,7 @@ class RecModule(EvaluationSteps):
     def _passes(self, batch: Batch, seed: int) -> list[Output]:
         """The outputs of a training step, one per pass of the router."""
         self.model.reseed(seed)
-        return [shifted(self.model(batch.request), batch) for _ in range(self.model.passes)]
+        return [self._shifted(batch) for _ in range(self.model.passes)]
 
     def _factors(self, losses_T: Tensor, batch: Batch) -> Tensor:
         """What the weighting multiplies the losses of the tasks by in this step. (T,)"""
@@ -164,9 +164,12 @@ class RecModule(EvaluationSteps):
         of = 1 if self._trainer is None else self.trainer.accumulate_grad_batches
         return (number,) if (number := batch_idx % of) else ()
 
+    def _shifted(self, batch: Batch) -> Output:
+        return shifted(self.model(batch.request), batch, self.task_losses.kinds)
+
     def batch_losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """`losses` of one pass over a batch, as in a training step."""
-        output = shifted(self.model(batch.request), batch)
+        output = self._shifted(batch)
         counts = self._counts(batch.labels, batch.weight, batch.user)
         return self.losses(output, batch.labels, counts)
 

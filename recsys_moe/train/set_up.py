@@ -18,7 +18,7 @@ from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.streaming import labelled, trained_ids, user_counts
 from recsys_moe.errors import ConfigError
-from recsys_moe.kinds import kind_of
+from recsys_moe.kinds import first_columns, kind_of
 from recsys_moe.model.old_names import with_new_parts
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.schema import Schema
@@ -113,8 +113,10 @@ class SetUp(lightning.LightningModule):
     def start_biases(self, rows: Rows) -> None:
         """Fit the user and item biases, if any, to the training rows."""
         if self.model.biases is not None:
-            for t, task in enumerate(self.schema.tasks):
-                self.model.biases.fit(t, kind_of(task), partial(labelled, rows, t))
+            kinds = [kind_of(task) for task in self.schema.tasks]
+            for t, (column, kind) in enumerate(zip(first_columns(kinds), kinds, strict=True)):
+                if kind.outputs == 1:
+                    self.model.biases.fit(column, kind, partial(labelled, rows, t))
 
     def start_encoders(self, folder: Path, rows: Rows) -> None:
         """Give the encoders, if any, the features of the prepared `folder` and the bags of its

@@ -66,7 +66,7 @@ def check_begun(out: Path) -> None:
 
 def check_tasks(old: Schema, new: Schema, path: str | Path) -> None:
     """Raise DataError where the tasks of the data are others."""
-    wanted, found = ([(t.name, t.kind, t.low, t.high) for t in s.tasks] for s in (old, new))
+    wanted, found = ([_identity(task) for task in s.tasks] for s in (old, new))
     if wanted != found:
         wanted_text, found_text = (", ".join(map(_task_text, s.tasks)) for s in (old, new))
         raise DataError(
@@ -89,6 +89,11 @@ def check_units(old: Schema, new: Schema, path: str | Path) -> None:
             )
 
 
+def _identity(task: Task) -> tuple[object, ...]:
+    return task.name, task.kind, task.low, task.high, task.levels, task.classes
+
+
 def _task_text(task: Task) -> str:
     bounds = "" if task.low is None and task.high is None else f" in {task.low}..{task.high}"
-    return f"{task.name}:{task.kind}{bounds}"
+    levels = ", ".join(task.classes or map("{:g}".format, task.levels))
+    return f"{task.name}:{task.kind}{bounds}{f' of {levels}' if levels else ''}"

@@ -17,7 +17,7 @@ from recsys_moe.kinds.binary import BinaryMetrics
 from recsys_moe.kinds.curves import exact_auc
 from recsys_moe.kinds.regression import RegressionMetrics
 from recsys_moe.lab.report.quality import roc
-from tests.kinds.test_contract import kind_for
+from tests.kinds.test_contract import kind_for, spread
 
 NAN = math.nan
 
@@ -100,7 +100,7 @@ def test_auc_of_one_class_is_undefined_and_not_zero(label: float) -> None:
 def test_no_labelled_row_leaves_every_metric_undefined(name: str) -> None:
     kind = kind_for(name)
     metrics = kind.measure()
-    metrics.update(torch.randn(3), torch.full((3,), NAN))
+    metrics.update(spread(kind, torch.randn(3)), torch.full((3,), NAN))
     assert {metrics.compute()[metric] for metric in kind.metrics} == {None}
 
 

@@ -30,6 +30,7 @@ LABELS: dict[str, list[float]] = {
     "count": [0, 1, 2, 7],
     "duration": [0.25, 1, 3, 40],
     "ordinal": [1, 2, 3.5, 4],
+    "multiclass": [0, 1, 2],
 }
 REFUSED = {
     "binary": [2, 0.5, -1, math.inf],
@@ -38,6 +39,7 @@ REFUSED = {
     "count": [-1, 0.5, math.inf],
     "duration": [0, -1, math.inf],
     "ordinal": [1.5, 0, 5, math.inf],
+    "multiclass": [3, -1, 0.5, math.inf],
 }
 """By kind; a new kind adds a line to both."""
 
@@ -63,14 +65,27 @@ def kind_for(name: str, labels: Tensor | None = None) -> Kind:
     """With the levels of these labels; by default with each label once."""
     if labels is None:
         labels = torch.tensor(LABELS[name]).double()
-    levels, shares = KINDS[name].levels_of({"train": counts_of(name, labels)})
-    return replace(KINDS[name], levels=levels, shares=shares)
+    classes = tuple("abc"[: len(LABELS[name])]) if KINDS[name].reads_text else ()
+    kind = replace(KINDS[name], classes=classes)
+    levels, shares = kind.levels_of({"train": counts_of(name, labels)})
+    return replace(kind, levels=levels, shares=shares)
+
+
+SPREAD = (1.0, 0.5, -1.0)
+
+
+def spread(kind: Kind, logits: Tensor) -> Tensor:
+    """Logits of all outputs, multiples of one."""
+    return logits if kind.outputs == 1 else logits[..., None] * logits.new_tensor(SPREAD)
 
 
 def naive_loss(kind: str, z: float, y: float) -> float:
     """Of one row, in plain floats; `ranking` has pairs instead."""
     if kind == "binary":
         return math.log1p(math.exp(-z if y else z))
+    if kind == "multiclass":
+        weights = [math.exp(factor * z) for factor in SPREAD]
+        return -math.log(weights[LABELS[kind].index(y)] / sum(weights))
     if kind == "regression":
         return (z - y) ** 2
     mean = math.exp(z)
@@ -130,7 +145,7 @@ def test_loss_and_gradient_are_those_of_plain_loops(
     total = (weight_B * ~labels_B.isnan()).sum()
     loss = mean_loss(
         kind_for(name),
-        logits_B,
+        spread(kind_for(name), logits_B),
         labels_B,
         total.masked_fill(total == 0, 1),
         weight_B=weight_B,
@@ -168,8 +183,14 @@ def float_of(values: object) -> object:
 @pytest.mark.parametrize("name", KIND_NAMES)
 def test_the_link_increases_and_stays_where_predictions_may_be(name: str) -> None:
     kind = kind_for(name)
-    predictions = kind.link(torch.linspace(-20, 15, 50).double())
-    assert (predictions.diff() > 0).all()
+    logits = torch.linspace(-20, 15, 50).double()
+    predictions = kind.link(spread(kind, logits))
+    named = kind.predictions("t", spread(kind, logits))
+    assert [*named] == kind.columns("t") and len(named) == kind.outputs
+    if kind.outputs > 1:
+        torch.testing.assert_close(predictions.sum(-1), torch.ones(50).double())
+    else:
+        assert (predictions.diff() > 0).all()
     if not kind.is_numeric:
         assert ((predictions >= 0) & (predictions <= 1)).all()
     elif (np.array(LABELS[name]) >= 0).all():
@@ -180,13 +201,19 @@ def test_the_link_increases_and_stays_where_predictions_may_be(name: str) -> Non
 def test_no_constant_logit_has_a_lower_loss_than_that_of_the_counts(name: str) -> None:
     labels = some_labels(name, 4000)
     kind = kind_for(name, labels)
-    found = kind.constant(counts_of(name, labels))
-    losses = [
-        mean_loss(kind, torch.full_like(labels, found.logit + step), labels).item()
-        for step in (0.0, -0.05, 0.05)
-    ]
-    assert losses[0] == min(losses)
-    assert found.loss == pytest.approx(losses[0], rel=1e-3)
+    found = kind.constants(counts_of(name, labels))
+    assert len(found) == kind.outputs
+
+    def loss(steps: list[float]) -> float:
+        logits = [one.logit + step for one, step in zip(found, steps, strict=True)]
+        rows = labels.new_tensor(logits).expand(len(labels), -1)
+        return mean_loss(kind, rows if len(found) > 1 else rows[:, 0], labels).item()
+
+    best = loss([0.0] * len(found))
+    assert found[0].loss == pytest.approx(best, rel=1e-3)
+    for place in range(len(found)):
+        for step in (-0.05, 0.05):
+            assert best <= loss([step * (place == other) for other in range(len(found))])
 
 
 @pytest.mark.parametrize("name", KIND_NAMES)
@@ -211,7 +238,7 @@ def test_derivatives_are_those_of_the_loss(name: str) -> None:
     """The loss is the negative log likelihood, over `likelihood`; the second derivative on average
     over labels whose mean is the prediction."""
     kind = kind_for(name if name != "ranking" else "binary")
-    logits, labels = torch.randn(200).double(), some_labels(name, 200)
+    logits, labels = spread(kind, torch.randn(200).double()), some_labels(name, 200)
     score, information = kind_for(name).derivatives(logits, labels)
     at = logits.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(kind.row_loss(at, labels).sum() * kind.likelihood, at)
@@ -225,7 +252,7 @@ def rows_of(kind: str, rows: int, seed: int = 0) -> Labelled:
     return Labelled(user, item, some_labels(kind, rows, seed), torch.ones(rows).double())
 
 
-@pytest.mark.parametrize("name", KIND_NAMES)
+@pytest.mark.parametrize("name", [n for n in KIND_NAMES if not KINDS[n].reads_text])
 def test_biases_raise_the_likelihood_of_their_rows(name: str) -> None:
     """Items differ: item 0 has the smallest label alone, item 4 the largest."""
     rows = rows_of(name, 3000)
@@ -255,7 +282,8 @@ def test_biases_raise_the_likelihood_of_their_rows(name: str) -> None:
 @pytest.mark.parametrize("name", KIND_NAMES)
 def test_merged_metrics_are_those_of_all_rows(name: str) -> None:
     kind = kind_for(name)
-    logits, labels = torch.randn(300), some_labels(name, 300, missing=0.2).float()
+    logits = spread(kind, torch.randn(300))
+    labels = some_labels(name, 300, missing=0.2).float()
     whole, *parts = (kind.measure() for _ in range(4))
     whole.update(logits, labels)
     for part, some in zip(parts, torch.arange(300).split(100), strict=True):
@@ -279,9 +307,10 @@ def test_a_baseline_is_not_beaten_by_itself(name: str) -> None:
     for figures in found.values():
         for metric, value in figures.items():
             assert metric in kind.metrics and value is not None and math.isfinite(value)
-    constant = kind.constant(counts)
+    logits = [constant.logit for constant in kind.constants(counts)]
+    constant_NL = rows.label.new_tensor(logits).expand(len(rows.label), -1)
     metrics = kind.measure()
-    metrics.update(torch.full_like(rows.label, constant.logit), rows.label)
+    metrics.update(constant_NL if len(logits) > 1 else constant_NL[:, 0], rows.label)
     own = metrics.compute()[kind.loss_metric]
     bounds = [one[kind.loss_metric] for one in found.values() if kind.loss_metric in one]
     assert own is not None and min(bounds) <= own * (1 + 1e-4)  # type: ignore[type-var]

@@ -30,6 +30,7 @@ def log_of(folder: Path) -> Path:
             "ranking": clicked,
             "regression": (3 + taste + 0.3 * rng.standard_normal(ROWS)).round(2),
             "ordinal": np.clip((3 + taste + 0.8 * rng.standard_normal(ROWS)).round(), 1, 5),
+            "multiclass": np.select([taste > 0.9, taste > -1], ["great", "so so"], "bad"),
             "count": rng.poisson(np.exp(0.5 + taste)),
             "duration": (60 * np.exp(taste) * rng.gamma(2, 0.5, ROWS) + 0.01).round(3),
         }
@@ -82,9 +83,22 @@ def test_a_kind_goes_from_a_table_to_ranked_lists(
     assert command("evaluate", run, worse, f"mine.{metric}={own[metric]}").exit_code in (0, 4)
     scores = tmp_path / "scores.csv"
     assert command("predict", run, "--input", log, "--output", scores).exit_code == 0
-    found = pd.read_csv(scores)
-    assert np.isfinite(found["mine"]).all()
+    found, table = pd.read_csv(scores), pd.read_csv(log)
+    columns = [c for c in found if c.startswith("mine") and c not in table and c != "mine"]
+    assert np.isfinite(found[columns or ["mine"]]).all(axis=None)
     assert ("mine_calibrated" in found) == KINDS[kind].calibrates
+    if not KINDS[kind].ranks:
+        names = {f"mine_{name}" for name in ("bad", "great", "so so")}
+        assert names < {*found} and set(found["mine"]) == {"bad", "great", "so so"}
+        assert found[sorted(names)].sum(axis=1).to_numpy() == pytest.approx(1, abs=1e-5)
+        assert (found["mine"] == table["multiclass"]).mean() > 0.8
+        assert "got classes only" in command.fails(2, "recommend", run, "--user", 3)
+        assert command("export", run, "--out", model, "--format", "pt2").exit_code == 0
+        assert command("report", run, "--out", tmp_path / "report").exit_code == 0
+        asked = {"users": [3, 3], "items": [1, 2]}
+        reply = Caller(model).post("/predict", asked).json()
+        assert {*reply["scores"]} == names and len(reply["classes"]["mine"]) == 2
+        return
     listed = json.loads(command("recommend", run, "--user", 3, "--k", 5, "--json").out)
     assert len(listed["items"]) == 5
     assert sum(int(one["item"]) % 2 for one in listed["items"]) >= 4  # user 3 likes odd items

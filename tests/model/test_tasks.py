@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from recsys_moe.kinds import KINDS
 from recsys_moe.model.tasks import mean_loss, row_losses, step_counts
-from tests.kinds.test_contract import kind_for
+from tests.kinds.test_contract import kind_for, spread
 
 NAN = math.nan
 
@@ -19,7 +19,7 @@ NAN = math.nan
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_a_batch_without_labels_costs_nothing_and_keeps_the_graph(kind: str) -> None:
     logits_B = torch.zeros(3, requires_grad=True)
-    loss = mean_loss(kind_for(kind), logits_B, torch.full((3,), NAN))
+    loss = mean_loss(kind_for(kind), spread(kind_for(kind), logits_B), torch.full((3,), NAN))
     loss.backward()
     assert loss.item() == 0 and logits_B.grad.tolist() == [0, 0, 0]
 

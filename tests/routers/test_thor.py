@@ -18,7 +18,7 @@ from recsys_moe.routers.thor import THORRouter
 from recsys_moe.schema import Feature, Schema, Task
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.module import RecModule
-from tests.kinds.test_contract import kind_for
+from tests.kinds.test_contract import kind_for, spread
 
 NAN = math.nan
 
@@ -61,10 +61,15 @@ def test_symmetric_kl_stays_finite_where_probabilities_are_0_and_1() -> None:
 def test_disagreement_is_symmetric_and_its_gradient_right(kind: str) -> None:
     first = torch.tensor([0.3, -2, 4], dtype=torch.float64, requires_grad=True)
     second = torch.tensor([1.0, -2, -1], dtype=torch.float64, requires_grad=True)
-    found = kind_for(kind).disagreement(first, second)
-    assert found[1].item() == 0 and (found >= 0).all()
-    torch.testing.assert_close(found, kind_for(kind).disagreement(second, first))
-    torch.autograd.gradcheck(kind_for(kind).disagreement, (first, second))
+    mine = kind_for(kind)
+
+    def apart(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return mine.disagreement(spread(mine, one), spread(mine, other))
+
+    found = apart(first, second)
+    assert found.shape == (3,) and found[1].item() == 0 and (found >= 0).all()
+    torch.testing.assert_close(found, apart(second, first))
+    torch.autograd.gradcheck(apart, (first, second))
 
 
 def test_disagreement_is_a_mean_over_labelled_rows() -> None:

@@ -26,6 +26,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.inference.cold_start.encode import ENTITIES, ColdStart, Entity
 from recsys_moe.inference.cold_start.model import ColdStartVectors, Parts, with_cold_users
 from recsys_moe.inference.context import context_reader
+from recsys_moe.kinds import first_columns, kind_of
 from recsys_moe.model.encoders.base import Encoders
 from recsys_moe.model.request import Request
 
@@ -117,6 +118,7 @@ class Attributor:
         self._artifact, self._cold_start, self._independent = artifact, cold_users, independent
         self._context = context_reader(artifact)
         self._tables = artifact.encoders
+        self._columns = first_columns([kind_of(task) for task in artifact.schema.tasks])
 
     @property
     def none_because(self) -> str | None:
@@ -188,7 +190,7 @@ class Attributor:
         left_out = LeftOut(cold, left_VD, torch.zeros_like(left_VD))
         model = with_cold_users(self._artifact.model, left_out)
         with torch.enable_grad():
-            logits_T = model(pair).logits_BT[0]
+            logits_T = model(pair).logits_BT[0, self._columns]
             slopes = [torch.autograd.grad(one, left_VD, retain_graph=True)[0] for one in logits_T]
         change_PT = pool_PD @ torch.cat(slopes).t()
         share = MOST_LEFT_OUT // len(slopes)
@@ -253,7 +255,7 @@ class Attributor:
         (user_V, user_VD), (item_V, item_VD) = entities
         model = with_cold_users(self._artifact.model, LeftOut(cold, user_VD, item_VD))
         context_VC = self._without(pair.context, [part.attribution for part in parts])
-        logits_VT = model(Request(user_V, item_V, context_VC)).logits_BT
+        logits_VT = model(Request(user_V, item_V, context_VC)).logits_BT[:, self._columns]
         return logits_VT[:1] - logits_VT[1:]
 
     def _without(self, context_1C: Tensor | None, left: Sequence[Attribution]) -> Tensor | None:

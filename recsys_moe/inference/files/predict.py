@@ -113,7 +113,7 @@ def with_scores(
     """A piece, of the rows from a number on, with its predictions; and what is to be counted."""
     piece, before = numbered
     calibrated = {name: f"{name}_calibrated" for name in predictor.artifact.calibration}
-    new = [*(task.name for task in predictor.tasks), *calibrated.values(), *FLAGS]
+    new = [*predictor.prediction_names, *calibrated.values(), *FLAGS]
     _check_columns(piece, source, ids, new)
     missing = [name for name in predictor.context.names if name not in piece.column_names]
     if missing and not before:
@@ -138,6 +138,8 @@ def with_scores(
     better = {calibrated[name]: values for name, values in scores.calibrated.items()}
     for name, values in {**scores.tasks, **better, **flags}.items():
         piece = piece.append_column(name, pa.array(values.numpy()))
+    for name, classes in scores.classes.items():
+        piece = piece.append_column(name, pa.array(classes, pa.string()))
     return piece, counts
 
 

@@ -21,6 +21,7 @@ from recsys_moe.inference.files.tables import opened_text, unreadable, write_tab
 from recsys_moe.inference.predictor import Predictor, Recommendation
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
 from recsys_moe.inference.vocabulary import NoId, id_texts
+from recsys_moe.kinds import KINDS
 
 USERS_PER_PIECE = 1024
 ID_FILES = (*TEXT, *PARQUET)
@@ -169,7 +170,7 @@ def _flat(piece: Rows, schema: pa.Schema) -> Rows:
 
 def _schema(predictor: Predictor, users: Path, score: str | None) -> pa.Schema:
     """Columns of the output, also where filters leave no row: predictions are float32."""
-    names = [task.name for task in predictor.tasks]
+    names = [task.name for task in predictor.tasks if KINDS[task.kind].ranks]
     products = [score] if score and score not in names else []
     return pa.schema(
         [

@@ -16,7 +16,7 @@ from torch import Tensor
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
-from recsys_moe.kinds import kind_of, positive_task
+from recsys_moe.kinds import KINDS, first_columns, kind_of, positive_task
 from recsys_moe.model.ranker import Ranker
 from recsys_moe.model.request import Request
 from recsys_moe.schema import Task
@@ -33,23 +33,26 @@ class Recommendation:
     item: str | int
     title: str | None
     scores: dict[str, float]
-    """Every task; also what was ranked on, under its name, where that is not a task."""
+    """Every task that ranks; also what was ranked on, under its name, where that is not a task."""
     index: int = field(default=-1, repr=False)
     """Row of the item's table."""
 
 
 def score_names(tasks: Sequence[Task]) -> dict[str, tuple[str, ...]]:
     """What may be ranked by -> the tasks whose predictions are multiplied."""
-    names = [task.name for task in tasks]
+    names = [task.name for task in tasks if KINDS[task.kind].ranks]
     pairs = {f"{a}*{b}": (a, b) for a, b in combinations(names, 2)}
     return {**{name: (name,) for name in names}, **pairs}
 
 
 def formula_of(score: str | None, tasks: Sequence[Task]) -> tuple[str, ...]:
     """Names of the tasks to multiply; by default the first with positives, or the first one."""
-    if score is None:
-        return (tasks[positive_task(tasks) or 0].name,)
     known = score_names(tasks)
+    if not known:
+        raise ConfigError("ranking needs a task with a score, got classes only; use predict")
+    first = positive_task(tasks)
+    if score is None:
+        return next(iter(known.values())) if first is None else (tasks[first].name,)
     if score not in known:
         raise ConfigError(
             f"--score must be one of {', '.join(known)}, got {score!r}; {suggestion(score, known)}"
@@ -62,7 +65,9 @@ class TopItems:
 
     def __init__(self, artifact: Artifact, ranker: Ranker) -> None:
         tasks = artifact.schema.tasks
-        self.tasks = {task.name: (number, task) for number, task in enumerate(tasks)}
+        column = first_columns([kind_of(task) for task in tasks])
+        pairs = zip(column, tasks, strict=True)
+        self.tasks = {task.name: (n, task) for n, task in pairs if KINDS[task.kind].ranks}
         self.artifact = artifact
         self.ranker = ranker
         self.cold: ColdStartVectors | None = None

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
-from recsys_moe.kinds import kind_of
+from recsys_moe.kinds import by_task, first_columns, kind_of
 from recsys_moe.model.expert_shares import ExpertShare
 from recsys_moe.model.ranker import Ranker
 from recsys_moe.model.request import Request
@@ -25,12 +25,14 @@ class Scores:
     """Predictions for pairs, in the order of the pairs."""
 
     tasks: dict[str, Tensor]
-    """Per task (N,) float32: what the link of its kind gives."""
+    """Per task (N,) float32: its prediction; per class, TASK_CLASS, the probability."""
     unseen_user: Tensor
     unseen_item: Tensor
     """bool (N,): the id is unknown and was scored with the OOV embedding."""
     calibrated: dict[str, Tensor] = field(default_factory=dict)
     """Per task whose kind calibrates (N,): the probability calibrated on validation, if any."""
+    classes: dict[str, list[str]] = field(default_factory=dict)
+    """Per task with classes the most likely one of each pair."""
 
 
 class PairScorer:
@@ -41,20 +43,30 @@ class PairScorer:
         self._artifact, self._ranker, self._rows = artifact, ranker, rows
         self._names = [task.name for task in artifact.schema.tasks]
         self._unseen = artifact.unseen("user"), artifact.unseen("item")
-        self._links = [kind_of(task).link for task in artifact.schema.tasks]
+        self._kinds = [kind_of(task) for task in artifact.schema.tasks]
 
     def scores(
         self, request: Request, calibrate: bool, cold: ColdStartVectors | None = None
     ) -> Scores:
         """Scores of pairs of indices; cold-start users, ~i, need their encoder."""
         logits_BT, (user_B, item_B) = self.logits(request, cold), (request.user, request.item)
-        by_task = zip(self._names, self._links, logits_BT.unbind(1), strict=True)
+        parts = zip(self._names, self._kinds, by_task(logits_BT, self._kinds), strict=True)
+        found = [kind.predictions(name, logits_B) for name, kind, logits_B in parts]
         return Scores(
-            {name: link(logits_B) for name, link, logits_B in by_task},
+            {name: values_B for one in found for name, values_B in one.items()},
             (user_B < 0) | self._unseen[0][user_B.clamp(min=0)],
             (item_B < 0) | self._unseen[1][item_B.clamp(min=0)],
             self._calibrated(logits_BT) if calibrate else {},
+            self._classes(logits_BT),
         )
+
+    def _classes(self, logits_BT: Tensor) -> dict[str, list[str]]:
+        parts = zip(self._names, self._kinds, by_task(logits_BT, self._kinds), strict=True)
+        return {
+            name: [kind.classes[place] for place in logits_BC.argmax(-1).tolist()]
+            for name, kind, logits_BC in parts
+            if kind.classes
+        }
 
     @torch.inference_mode()
     def logits(self, request: Request, cold: ColdStartVectors | None = None) -> Tensor:
@@ -66,7 +78,8 @@ class PairScorer:
                 self._ranker.logits(part) if is_many else model(part).logits_BT
                 for part in self.batches(request)
             ]
-        return torch.cat(logits) if logits else torch.empty(0, len(self._names))
+        columns = sum(kind.outputs for kind in self._kinds)
+        return torch.cat(logits) if logits else torch.empty(0, columns)
 
     def expert_shares(
         self, request: Request, cold: ColdStartVectors | None = None
@@ -89,8 +102,9 @@ class PairScorer:
 
     def _calibrated(self, logits_BT: Tensor) -> dict[str, Tensor]:
         parts = logits_BT.split(ROWS_PER_BATCH)
+        column = dict(zip(self._names, first_columns(self._kinds), strict=True))
         return {
-            name: torch.cat([fit.apply(part[:, self._names.index(name)]) for part in parts])
+            name: torch.cat([fit.apply(part[:, column[name]]) for part in parts])
             for name, fit in self._artifact.calibration.items()
         }
 

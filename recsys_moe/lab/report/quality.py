@@ -16,7 +16,7 @@ from torchmetrics.functional.classification import binary_roc
 
 from recsys_moe.artifact.calibration import identity
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.kinds import HIGHER_IS_BETTER, Kind, kind_of
+from recsys_moe.kinds import HIGHER_IS_BETTER, Kind, by_task, kind_of
 from recsys_moe.kinds.curves import CALIBRATION_BINS, exact_auc
 from recsys_moe.lab.report.run import Sample
 
@@ -170,9 +170,10 @@ def task_quality(artifact: Artifact, sample: Sample, index: int) -> Quality | No
     mask_N = ~labels_N.isnan()
     if not bool(mask_N.any()):
         return None
-    logits_N, labels_N = sample.logits_NT[mask_N, index], labels_N[mask_N]
+    kinds = [kind_of(one) for one in artifact.schema.tasks]
+    logits_N, labels_N = by_task(sample.logits_NT[mask_N], kinds)[index], labels_N[mask_N]
     users_N, items_N = sample.columns.user[mask_N].long(), sample.columns.item[mask_N].long()
-    kind = kind_of(task)
+    kind = kinds[index]
     user_counts, item_counts = counts_in_training(artifact)
     counts = {"user activity": user_counts[users_N], "item popularity": item_counts[items_N]}
     groups = [

@@ -98,7 +98,8 @@ export function itemOf(model, entry, similar) {
   ask.classList.add("plain");
   ask.setAttribute("aria-expanded", "false");
   const head = make("div", "line", make("h3", "", titleOf(entry)), ask);
-  const tasks = model.tasks.map((task) => taskOf(task, entry.scores[task.name]));
+  const ranked = model.tasks.filter((task) => task.name in entry.scores);
+  const tasks = ranked.map((task) => taskOf(task, entry.scores[task.name]));
   const because = make("p", "because");
   because.hidden = true;
   const body = make("div", "", head, make("p", "quiet", about(entry)), because, near);
