@@ -33,8 +33,8 @@ class Factors(Recommender):
     def __init__(self, config: Config, shape: ModelShape) -> None:
         super().__init__(config, shape)
         rank = min(config.rank, config.embedding_dim)
-        self.scale_TR = nn.Parameter(torch.ones(shape.num_tasks, rank))
-        self.alone = nn.Linear(2 * config.embedding_dim, shape.num_tasks)
+        self.scale_TR = nn.Parameter(torch.ones(shape.num_logits, rank))
+        self.alone = nn.Linear(2 * config.embedding_dim, shape.num_logits)
 
     def score(self, user_BD: Tensor, item_BD: Tensor, request: Request) -> Output:
         rank = self.scale_TR.shape[1]

@@ -277,8 +277,10 @@ def _check_levels(task: Task) -> None:
     ascend = all(before < after for before, after in pairwise(task.levels))
     if KINDS[task.kind].has_levels and not (task.levels and ascend):
         raise TypeError(f"levels of {task.name} must be ascending numbers, got {task.levels}")
-    if KINDS[task.kind].reads_text and len(task.classes) != len(task.levels):
-        raise TypeError(f"classes of {task.name} must be one per level, got {task.classes}")
+    if KINDS[task.kind].reads_text and not 2 <= len(task.classes) == len(task.levels):
+        raise TypeError(
+            f"classes of {task.name} must be at least 2, one per level, got {task.classes}"
+        )
     if len(task.levels) != len(task.shares) or not all(share > 0 for share in task.shares):
         raise TypeError(f"shares of {task.name} must be one per level, above 0, got {task.shares}")
 

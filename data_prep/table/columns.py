@@ -105,9 +105,9 @@ def with_classes(rows: pa.Table, tasks: Sequence[Task]) -> tuple[pa.Table, tuple
             continue
         place = rows.column_names.index(LABEL + task.name)
         names = pc.unique(rows[place]).drop_null().to_pylist()
-        if not 0 < len(names) <= MOST_LEVELS:
+        if not 2 <= len(names) <= MOST_LEVELS:
             raise DataError(
-                f"labels of {task.name} must have 1 to {MOST_LEVELS} classes, got {len(names)}; "
+                f"labels of {task.name} must have 2 to {MOST_LEVELS} classes, got {len(names)}; "
                 "join rare ones, or learn another column"
             )
         are_numbers = all(re.fullmatch(r"-?\d{1,18}", name) for name in names)

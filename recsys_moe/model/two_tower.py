@@ -1,7 +1,8 @@
 """TwoTower: a vector per user and per item for each logit, their dot product.
 
 Covington, Adams and Sargin 2016; Yi et al. 2019 (https://doi.org/10.1145/3298689.3346996). Axes:
-B batch, U users, N items, T tasks (or classes of one), D width of an embedding, R width of a task's vectors.
+B batch, U users, N items, T tasks (or classes of one), D width of an embedding, R width of a task's
+vectors.
 """
 
 from __future__ import annotations

@@ -95,6 +95,8 @@ def test_every_engine_writes_the_bytes_of_the_one_in_memory(
 ) -> None:
     options = {**HASH, "duplicates": duplicates, "negatives": negatives, "timestamp": "when"}
     options |= FEATURES | entities(tmp_path / "about", log()) | {"context": CONTEXT}
+    others = ["level:ordinal=stars", "times:count=stars", "seconds:duration=stars"]
+    options["tasks"] = [*HASH["tasks"], *others]  # type: ignore[misc]
     schema = table.prepare(tmp_path / "memory", input=folder, **options)
     expected = hashes(tmp_path / "memory")
     assert len([name for name in expected if name.startswith("train/")]) > 1
