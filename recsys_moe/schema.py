@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import WrapValidator
 
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.kinds import KINDS
+from recsys_moe.kinds import KINDS, check_levels, kind_of
 from recsys_moe.section import STRICT, validated
 
 __all__ = ["ConfigError", "DataError", "Feature", "Schema", "FeatureColumn", "Source", "Task"]
@@ -272,25 +272,12 @@ def _check_version(raw: Any, origin: str) -> None:
         )
 
 
-def _check_levels(task: Task) -> None:
-    """Raise TypeError unless there are levels where the kind asks for them, and their shares."""
-    ascend = all(before < after for before, after in pairwise(task.levels))
-    if KINDS[task.kind].has_levels and not (task.levels and ascend):
-        raise TypeError(f"levels of {task.name} must be ascending numbers, got {task.levels}")
-    if KINDS[task.kind].reads_text and not 2 <= len(task.classes) == len(task.levels):
-        raise TypeError(
-            f"classes of {task.name} must be at least 2, one per level, got {task.classes}"
-        )
-    if len(task.levels) != len(task.shares) or not all(share > 0 for share in task.shares):
-        raise TypeError(f"shares of {task.name} must be one per level, above 0, got {task.shares}")
-
-
 def _check_counts(schema: Schema) -> None:
     """Raise TypeError for impossible sizes and counts."""
     if not schema.tasks:
         raise TypeError("tasks must be at least one, got []")
     for task in schema.tasks:
-        _check_levels(task)
+        check_levels(task.name, kind_of(task))
     features = (*schema.user_features, *schema.item_features, *schema.context_features)
     sizes = {schema.user.name: schema.user.size, schema.item.name: schema.item.size}
     sizes |= {one.name: one.size for one in features}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -110,7 +109,8 @@ def with_classes(rows: pa.Table, tasks: Sequence[Task]) -> tuple[pa.Table, tuple
                 f"labels of {task.name} must have 2 to {MOST_LEVELS} classes, got {len(names)}; "
                 "join rare ones, or learn another column"
             )
-        are_numbers = all(re.fullmatch(r"-?\d{1,18}", name) for name in names)
+        are_numbers = all(name.isascii() and name.lstrip("-").isdigit() for name in names)
+        are_numbers &= not any(name.startswith("--") for name in names)
         names.sort(key=int if are_numbers else str)
         numbers = pc.index_in(rows[place], pa.array(names)).cast(pa.float32())
         rows = rows.set_column(place, LABEL + task.name, numbers)

@@ -16,6 +16,7 @@ from recsys_moe.kinds.base import (
     Labelled,
     Metrics,
     TaskLike,
+    check_levels,
     nine_digits,
 )
 from recsys_moe.kinds.binary import Binary
@@ -41,6 +42,7 @@ __all__ = [
     "Metrics",
     "Regression",
     "by_task",
+    "check_levels",
     "first_columns",
     "kind_of",
     "nine_digits",

@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -257,6 +258,18 @@ class Kind(ABC):
     def undefined(self, counts: Mapping[str, float]) -> tuple[str, ...]:
         """Metrics that labels with these counts leave undefined."""
         return () if counts["labelled"] else self.metrics
+
+
+def check_levels(name: str, kind: Kind) -> None:
+    """Raise TypeError unless task `name` has levels, if its kind asks for them, and their shares."""
+    levels, shares = kind.levels, kind.shares
+    ascend = all(before < after for before, after in pairwise(levels))
+    if kind.has_levels and not (levels and ascend):
+        raise TypeError(f"levels of {name} must be ascending numbers, got {levels}")
+    if kind.reads_text and not 2 <= len(kind.classes) == len(levels):
+        raise TypeError(f"classes of {name} must be 2 or more, one a level, got {kind.classes}")
+    if len(levels) != len(shares) or not all(share > 0 for share in shares):
+        raise TypeError(f"shares of {name} must be one per level, above 0, got {shares}")
 
 
 def deviation(sums: Mapping[str, Any]) -> Any:
