@@ -261,7 +261,7 @@ class Kind(ABC):
 
 
 def check_levels(name: str, kind: Kind) -> None:
-    """Raise TypeError unless task `name` has levels, if its kind asks for them, and their shares."""
+    """Raise TypeError unless task `name` has the levels and shares that its kind asks for."""
     levels, shares = kind.levels, kind.shares
     ascend = all(before < after for before, after in pairwise(levels))
     if kind.has_levels and not (levels and ascend):
