@@ -46,16 +46,12 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return log_of(tmp_path_factory.mktemp("log"))
 
 
-SMALL = {
-    "model.embedding_dim": 8,
-    "model.num_experts": 4,
-    "model.expert_dim": 16,
-    "model.tower_dims": "[16]",
-    "model.bilinear_rank": 4,
-    "model.dropout": 0,
-    "optim.lr": 0.02,
-    "trainer.batch_size": 256,
-}
+SMALL = """
+model:
+  {embedding_dim: 8, num_experts: 4, expert_dim: 16, tower_dims: [16], bilinear_rank: 4, dropout: 0}
+optim: {lr: 0.02}
+trainer: {batch_size: 256}
+"""
 
 
 @pytest.mark.slow
@@ -67,8 +63,9 @@ def test_a_kind_goes_from_a_table_to_ranked_lists(
     ids = ["--user", "user", "--item", "item"]
     task = ["--task", f"mine:{kind}={kind}"]
     assert command("prepare", "table", "--input", log, *ids, *task, "--out", data).exit_code == 0
-    given = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
-    done = command("fit", "--data", data, "--max-epochs", 12, *given, "--out", run)
+    config = tmp_path / "small.yaml"
+    config.write_text(SMALL)
+    done = command("fit", "--data", data, "--max-epochs", 12, "--config", config, "--out", run)
     assert done.exit_code == 0, done.err
     result = json.loads(command("evaluate", run, "--split", "test", "--json").out)
     own, checked = result["tasks"]["mine"], 0

@@ -107,9 +107,10 @@ def test_all_kinds_learn_in_one_model(router: str, command: Command, tmp_path: P
     options = ["--user", "user", "--item", "item", "--weight", "weight", "--out", data]
     done = command("prepare", "table", "--input", tmp_path / "log.csv", *tasks, *options)
     assert done.exit_code == 0, done.err
-    given = [word for key, value in SMALL.items() for word in ("--set", f"{key}={value}")]
+    config = tmp_path / "small.yaml"
+    config.write_text(SMALL)
     fit = ["fit", "--data", data, "--router", router, "--max-epochs", 3, "--out", run]
-    done = command(*fit, *given)
+    done = command(*fit, "--config", config)
     assert done.exit_code == 0, done.err
     result = json.loads(command("evaluate", run, "--split", "test", "--json").out)
     assert {*result["tasks"]} == {*named}
