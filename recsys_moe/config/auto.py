@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from recsys_moe.config.diff import flat
+from recsys_moe.config.encoders import is_readable
 from recsys_moe.config.files import merge, merge_all, nested
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
@@ -194,6 +195,9 @@ def _tables(facts: _Facts) -> None:
     schema = facts.schema
     if schema.user_features or schema.item_features:
         facts.choose("model.features", "all", "the data have features")
+    context = tuple(one.name for one in schema.context_features if is_readable(one))
+    if context:
+        facts.choose("model.context", context, "the data have context features")
     kind, why = "ratings", "SVD++; a rating says more than its row"
     if not facts.ratings:
         kind, why = "", "SVD++; there are no ratings"
@@ -249,7 +253,16 @@ TOLD = ("model.item_bag", "data.resample_negatives", "optim.weight_decay", "mode
 _NAMES = {
     "data": ("resample_negatives", "popularity_exponent", "user_exponent"),
     "model": (
-        *("features", "item_bag", "user_bag", "bag_dim", "bag_ratings", "biases", "num_experts"),
+        *(
+            "features",
+            "context",
+            "item_bag",
+            "user_bag",
+            "bag_dim",
+            "bag_ratings",
+            "biases",
+            "num_experts",
+        ),
         *("embedding_dim", "expert_dim", "tower_dims", "bilinear_rank", "bilinear_diagonal"),
         *("router.name", "router.k", "router.temperature"),
     ),

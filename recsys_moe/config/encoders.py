@@ -159,10 +159,15 @@ def chosen_context(config: Config, schema: Schema) -> tuple[FeatureColumn, ...]:
             )
     chosen = tuple(one for name, one in known.items() if wanted == "all" or name in wanted)
     for one in chosen:
-        if one.kind == "multi" or one.size >= MOST_CATEGORIES:
+        if not is_readable(one):
             got = one.kind if one.kind == "multi" else f"{one.size} categories"
             raise ConfigError(
                 "model.context must be numeric features or categorical ones of less than "
                 f"{MOST_CATEGORIES} categories, got {one.name!r} with {got}; list the others"
             )
     return chosen
+
+
+def is_readable(feature: FeatureColumn) -> bool:
+    """Whether a model can read this context feature."""
+    return feature.kind != "multi" and feature.size < MOST_CATEGORIES

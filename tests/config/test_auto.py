@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from recsys_moe.config.files import nested
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers import ROUTERS
-from recsys_moe.schema import Feature, Schema, Task
+from recsys_moe.schema import Feature, FeatureColumn, Schema, Task
 from tests.conftest import TINY_MODEL, Command
 
 WATCH = {"labelled": 0, "mean": 0.5, "positive": 0}
@@ -243,3 +244,15 @@ def test_a_configuration_file_is_not_filled_from_the_data(prepared: Path) -> Non
     config = resolve("quickstart", None, {}, [], data=prepared)
     assert config == resolve("quickstart", None, {}, [])
     assert resolve(None, None, {}, [], data=prepared) != resolve(None, None, {}, [])
+
+
+def test_context_features_that_a_model_can_read_are_read() -> None:
+    features = (
+        FeatureColumn(name="device", kind="categorical", size=3),
+        FeatureColumn(name="tags", kind="multi", size=3),
+        FeatureColumn(name="wait", kind="numeric"),
+    )
+    schema = replace(schema_of(), context_features=features)
+    assert chosen(schema)["model.context"] == ("device", "wait")
+    assert "model.context" not in chosen(schema_of())
+    parse_config(with_choices({}, schema, everything=True)[0])
