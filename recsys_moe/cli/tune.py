@@ -74,8 +74,12 @@ def tune(
     flags = fit_flags(
         k=k, experts=experts, max_epochs=max_epochs, batch_size=batch_size, lr=lr, devices=devices
     )
-    resolved = resolve(config, router, {**flags, "trainer.seed": seed}, set_ or [], data=data)
     from recsys_moe.lab.jobs.engines import choose_executor
+    from recsys_moe.lab.jobs.plan_file import follows_data
+
+    given = {**flags, "trainer.seed": seed}
+    followed = data if follows_data(out) else None
+    resolved = resolve(config, router, given, set_ or [], data=followed)
 
     executor = choose_executor(
         engine, address, out, needed=[data], jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run

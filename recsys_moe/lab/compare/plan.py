@@ -25,12 +25,14 @@ from recsys_moe.files import write_json
 from recsys_moe.inference.evaluation.ranking import LENGTH
 from recsys_moe.inference.evaluation.ranking_rows import wanted_rows
 from recsys_moe.lab.jobs.plan_file import (
+    AUTOMATIC,
     FORMAT_VERSION,
     PLAN_FILE,
     Raw,
     check_files,
     check_settings,
     completed,
+    follows_data,
     saved_plan,
 )
 from recsys_moe.routers import ROUTERS, find_router
@@ -56,6 +58,8 @@ class ComparisonRequest:
     """Per label, over `file`."""
     typed: Raw | None = None
     """From the command line, over both; router keys go to the routers that have them."""
+    follows_data: bool = True
+    """Without a file: what is left out follows the data, instead of having fixed defaults."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +247,8 @@ def _config(
         typed["model"] = {**typed["model"], "router": fitting}
     seed = nested("trainer.seed", request.seeds[0])
     asked = merge_all([raw, _own(request, label), own, typed, tasks, seed])
-    return parse_config(with_choices(asked, schema, everything=request.file is None)[0])
+    everything = request.file is None and request.follows_data
+    return parse_config(with_choices(asked, schema, everything=everything)[0])
 
 
 def settle(plan: ComparisonPlan, out: Path) -> ComparisonPlan:
@@ -251,15 +256,17 @@ def settle(plan: ComparisonPlan, out: Path) -> ComparisonPlan:
 
     Raises ConfigError or DataError naming the first difference that forbids one table.
     """
+    head = {"format_version": FORMAT_VERSION, AUTOMATIC: follows_data(out)}
     if (out / PLAN_FILE).is_file():
         plan = _joined(_load(out), plan, out)
-    write_json(out / PLAN_FILE, {"format_version": FORMAT_VERSION, **asdict(plan)})
+    write_json(out / PLAN_FILE, {**head, **asdict(plan)})
     return plan
 
 
 def _load(out: Path) -> ComparisonPlan:
     with saved_plan(out, "compare") as raw:
         del raw["format_version"]
+        raw.pop(AUTOMATIC, None)
         plan = validated(ComparisonPlan, raw)
     whole = {
         key: replace(contender, config=completed(contender.config, out))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import yaml
@@ -16,7 +16,7 @@ from recsys_moe.lab.compare.results import Results, collect, lab_run
 from recsys_moe.lab.compare.run_files import run_files
 from recsys_moe.lab.jobs.executor import Executor, Job
 from recsys_moe.lab.jobs.local_runs import Finished, Progress, alone, check_jobs, local_executor
-from recsys_moe.lab.jobs.plan_file import check_folder
+from recsys_moe.lab.jobs.plan_file import check_folder, follows_data
 from recsys_moe.schema import Schema
 
 Comparison = Finished[Results]
@@ -40,7 +40,7 @@ def compare(
     if executor is None:
         check_jobs(jobs)
     check_folder(out, "comparison")
-    plan = make_plan(request, data)
+    plan = make_plan(replace(request, follows_data=follows_data(out)), data)
     with alone(out) as lock:
         plan = settle(plan, out)
         configs = [contender.config for contender in plan.contenders.values()]

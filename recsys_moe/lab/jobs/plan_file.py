@@ -14,6 +14,8 @@ from recsys_moe.files import check_place
 
 PLAN_FILE = "plan.json"
 FORMAT_VERSION = 1
+AUTOMATIC = "automatic"
+"""In plan.json: whether settings that are left out follow the data."""
 Raw = dict[str, Any]
 
 
@@ -42,6 +44,20 @@ def saved_plan(out: Path, verb: str) -> Iterator[Raw]:
         raise
     except (AttributeError, LookupError, RecursionError, TypeError, ValueError):
         raise ConfigError(f"{file} is damaged; {verb} into another folder") from None
+
+
+def follows_data(out: Path) -> bool:
+    """Whether settings that are left out follow the data.
+
+    Not in a folder that was begun when they had fixed defaults, which its runs have.
+    """
+    if not (out / PLAN_FILE).is_file():
+        return True
+    try:
+        raw = json.loads((out / PLAN_FILE).read_text(encoding="utf-8"))
+        return bool(raw.get(AUTOMATIC, False))
+    except (AttributeError, ValueError):  # damaged, which `saved_plan` says
+        return True
 
 
 def completed(config: Raw, out: Path) -> Raw:

@@ -17,6 +17,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.files import write_json
 from recsys_moe.lab.compare.plan import parse_weights, tasks_section
 from recsys_moe.lab.jobs.plan_file import (
+    AUTOMATIC,
     FORMAT_VERSION,
     PLAN_FILE,
     Raw,
@@ -87,7 +88,7 @@ class StudyPlan:
 
     def to_json(self) -> Raw:
         space = {key: dimension.to_json() for key, dimension in self.space.items()}
-        return {"format_version": FORMAT_VERSION, **vars(self), "space": space}
+        return {"format_version": FORMAT_VERSION, AUTOMATIC: True, **vars(self), "space": space}
 
 
 def make_plan(request: StudyRequest, data: Path, storage: str) -> StudyPlan:
