@@ -18,7 +18,7 @@ from recsys_moe.errors import ConfigError, Interrupted, UserError
 from recsys_moe.schema import Schema
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.fit import dry_run, fit
-from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.loader import EachEpoch, RecDataModule
 from tests.conftest import TINY_MODEL, Command
 from tests.train.test_resume import STEP, after_signal, config
 
@@ -100,7 +100,8 @@ def test_another_number_of_steps_per_epoch_is_refused_inside_one(
     prepared: Path, halted: Path, monkeypatch: pytest.MonkeyPatch, entry: Any
 ) -> None:
     """As with two devices, which take two batches in a step: 12 steps, and not 25."""
-    monkeypatch.setattr(TrainBatches, "__len__", lambda batches: batches.batches // 2)
+    for loader in (TrainBatches, EachEpoch):
+        monkeypatch.setattr(loader, "__len__", lambda batches: batches.batches // 2)
     before = files(halted / "checkpoints")
     with pytest.raises(ConfigError, match="inside an epoch of 25 steps, got 12.*best.ckpt"):
         entry(config(), prepared, halted, resume="auto")

@@ -35,13 +35,13 @@ def config(log_every_n_steps: int, router: str = "moesart", **trainer: Any) -> C
 
 def nan_loss_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The value alone: gradients, and so the weights, stay finite."""
-    losses = RecModule.losses
+    losses = RecModule._parts
 
     def spoilt(self: RecModule, *args: Any) -> Any:
         loss, penalties = losses(self, *args)
         return loss + (NAN if self.global_step == step else 0), penalties
 
-    monkeypatch.setattr(RecModule, "losses", spoilt)
+    monkeypatch.setattr(RecModule, "_parts", spoilt)
 
 
 @pytest.mark.parametrize(("at", "seen"), [(6, 6), (7, 25)], ids=["logged", "not logged"])
@@ -99,7 +99,7 @@ def test_an_error_of_a_custom_part_before_any_checkpoint_leaves_no_folder(
     def broken(self: RecModule, *args: Any) -> Any:
         raise IndexError("as of a router from outside")
 
-    monkeypatch.setattr(RecModule, "losses", broken)
+    monkeypatch.setattr(RecModule, "_parts", broken)
     with pytest.raises(IndexError):
         fit(config(3), prepared, tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -144,13 +144,13 @@ def test_state_beyond_the_weights_is_saved_too(
 def test_a_part_from_outside_may_draw_from_torch_s_own_generator(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    losses = RecModule.losses
+    losses = RecModule._parts
 
     def noisy(self: RecModule, *args: Any) -> Any:
         loss, penalties = losses(self, *args)
         return loss * (1 + torch.rand(())), penalties
 
-    monkeypatch.setattr(RecModule, "losses", noisy)
+    monkeypatch.setattr(RecModule, "_parts", noisy)
     settings = config(trainer={"max_epochs": 1})
     fit(settings, prepared, tmp_path / "straight")
     stops = [(STEP, 9), (STEP, 9)]
