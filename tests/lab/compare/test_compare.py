@@ -228,7 +228,9 @@ def test_a_pair_needs_the_same_seed(prepared: Path) -> None:
 def command(data: Path, out: Path) -> list[str]:
     flags = ["--routers", "moesart,topk", "--seeds", "1", "--weights", "0.9,0.1", "--jobs", "1"]
     tiny = [f"--set=model={json.dumps(TINY_MODEL)}", "--max-epochs", "2", "--batch-size", "64"]
-    start = [sys.executable, "-m", "recsys_moe.cli", "compare"]
+    base = data.parent / "base.yaml"  # what a file leaves out has fixed defaults, as in `done`
+    base.write_text("model: {}\n")
+    start = [sys.executable, "-m", "recsys_moe.cli", "compare", "--config", str(base)]
     return [*start, "--data", str(data), "--out", str(out), *flags, *tiny]
 
 

@@ -58,9 +58,13 @@ def screen(controller: int) -> str:
 
 
 @pytest.mark.slow
-def test_a_terminal_gets_a_table_and_a_pipe_gets_markdown(prepared: Path, comparison: Path) -> None:
+def test_a_terminal_gets_a_table_and_a_pipe_gets_markdown(
+    prepared: Path, comparison: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "base.yaml").write_text("model: {}\n")  # as the comparison: fixed defaults
     tiny = [f"--set=model={json.dumps(TINY_MODEL)}", "--max-epochs=2", "--batch-size=64"]
     asked = ["--routers=moesart,topk", "--seeds=2", "--weights=0.9,0.1", f"--out={comparison}"]
+    asked.append(f"--config={tmp_path / 'base.yaml'}")
     args = [sys.executable, "-m", "recsys_moe.cli", "compare", f"--data={prepared}", *asked, *tiny]
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "COLUMNS": "100"}
     piped = subprocess.run(args, env=env, capture_output=True, text=True)
