@@ -11,7 +11,6 @@ from lightning.pytorch.cli import LightningCLI
 from recsys_moe import RecDataModule, RecModule
 from tests.conftest import TINY_MODEL
 
-pytest.importorskip("jsonargparse", reason="LightningCLI needs jsonargparse[signatures]")
 QUIET = ["--trainer.enable_progress_bar=false", "--trainer.enable_model_summary=false"]
 
 
