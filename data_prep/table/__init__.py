@@ -192,6 +192,14 @@ def _check_features(request: Request) -> None:
             )
         if file is not None and not asked:
             raise ConfigError(f"{option}s needs at least one {option} NAME:KIND=COLUMN")
+    labels = {column: task.name for task, column in request.tasks}
+    for one in request.context:
+        if one.source in labels:
+            raise ConfigError(
+                f"--context {one.feature.name} must not have the labels of a task, got "
+                f"{one.source!r}, the column of --task {labels[one.source]}: it is not known "
+                "before the choice; leave it out"
+            )
 
 
 def _check_engine(engine: str, request: Request, presplit: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.streaming import labelled
-from recsys_moe.kinds import HIGHER_IS_BETTER, kind_of
+from recsys_moe.kinds import HIGHER_IS_BETTER, kind_of, metric_title
 from recsys_moe.kinds.base import Figures
 from recsys_moe.schema import Schema, Task
 
@@ -37,7 +37,8 @@ def missed(result: dict[str, Any]) -> Iterator[str]:
                 if own is None or bound is None:
                     continue
                 if not (own > bound if metric in HIGHER_IS_BETTER else own < bound):
-                    yield not_beaten(result, f"{task} {metric.upper()}", own, name, bound=bound)
+                    figure = f"{task} {metric_title(metric)}"
+                    yield not_beaten(result, figure, own, name, bound=bound)
 
 
 def not_beaten(result: dict[str, Any], figure: str, own: float, name: str, *, bound: float) -> str:

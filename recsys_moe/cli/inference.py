@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from recsys_moe.cli.options import Json, Model, MovedData, Overwrite, Ranking, opt
 from recsys_moe.errors import ConfigError
+from recsys_moe.kinds import metric_title
 
 logger = logging.getLogger("recsys_moe.evaluate")
 
@@ -151,7 +152,7 @@ def table(result: dict[str, Any], title: str) -> str:
     """An evaluation as text."""
     lines = [f"{title}: loss {result['loss']:.4f}"]
     for task, metrics in result["tasks"].items():
-        numbers = [f"{_title(n)} {v:.4f}" for n, v in metrics.items() if isinstance(v, float)]
+        numbers = [f"{metric_title(n)} {v:.4f}" for n, v in metrics.items() if isinstance(v, float)]
         visits = ""
         if task in result["routing"]:
             visits = f", {result['routing'][task]['experts_per_example']:.2f} experts per example"
@@ -169,7 +170,7 @@ def _unknown(segments: dict[str, Any]) -> Iterator[str]:
         if name == "both_known":
             continue
         first = ((task, *next(iter(found.items()))) for task, found in segment["tasks"].items())
-        shown = [f"{task} {_title(key)} {v:.4f}" for task, key, v in first if v is not None]
+        shown = [f"{task} {metric_title(key)} {v:.4f}" for task, key, v in first if v is not None]
         title = name if "=" in name else name.replace("_", " ")
         yield f"  {title} ({segment['rows']} rows): {', '.join(shown) or '-'}"
 
@@ -177,7 +178,7 @@ def _unknown(segments: dict[str, Any]) -> Iterator[str]:
 def _baselines(named: dict[str, dict[str, float | None]], rows: int) -> str:
     """The baselines below a model's metrics on so many labelled rows."""
     numbers = [
-        f"{name.replace('_', ' ')} {_title(metric)} {value:.4f}"
+        f"{name.replace('_', ' ')} {metric_title(metric)} {value:.4f}"
         for name, metrics in named.items()
         for metric, value in metrics.items()
         if value is not None
@@ -224,12 +225,6 @@ def sample_lines(ranking: dict[str, Any]) -> Iterator[str]:
     yield f"  {'ranking':8} {name} {ranking['ndcg']:.4f}  ({ranked})"
     popular = ranking["baselines"]["popularity"]["ndcg"]
     yield f"  {'':8} baseline: popularity {name} {popular:.4f}"
-
-
-def _title(metric: str) -> str:
-    """`ece_calibrated` as `ECE calibrated`."""
-    name, _, rest = metric.partition("_")
-    return f"{name.upper()} {rest}".rstrip()
 
 
 def _number(value: float | None) -> str:

@@ -45,6 +45,7 @@ __all__ = [
     "check_levels",
     "first_columns",
     "kind_of",
+    "metric_title",
     "nine_digits",
     "positive_task",
     "rating_task",
@@ -53,6 +54,13 @@ __all__ = [
 TABLE = (Binary, Ranking, Regression, Ordinal, Count, Duration, Multiclass)
 KINDS: dict[str, Kind] = {kind.name: kind() for kind in TABLE}
 HIGHER_IS_BETTER = frozenset(metric for kind in KINDS.values() for metric in kind.higher)
+
+ABBREVIATIONS = frozenset({"auc", "bce", "ece", "mse", "rmse", "mae", "d2"})
+
+
+def metric_title(metric: str) -> str:
+    """A metric as people read it: `ece_calibrated` is ECE calibrated, `log_loss` log loss."""
+    return " ".join(w.upper() if w in ABBREVIATIONS else w for w in metric.split("_"))
 
 
 def kind_of(task: TaskLike) -> Kind:

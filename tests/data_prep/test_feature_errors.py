@@ -48,6 +48,7 @@ OPTIONS = {
     "like a column": ("item_feature", "title:categorical=genres", "a feature must not .*'title'"),
     "like a task": ("user_feature", "watch:numeric=years", "a feature must not .*got 'watch'"),
     "like a prediction": ("context", "watch_calibrated:numeric=hour", "'watch_calibrated'"),
+    "the label": ("context", "c:categorical=clicked", "c must not .*'clicked', .*--task watch"),
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from recsys_moe.kinds import HIGHER_IS_BETTER, KINDS
+from recsys_moe.kinds import HIGHER_IS_BETTER, KINDS, metric_title
 from tests.conftest import Command
 from tests.serve.conftest import Caller
 
@@ -101,7 +101,7 @@ def test_a_kind_goes_from_a_table_to_ranked_lists(
     assert sum(int(one["item"]) % 2 for one in listed["items"]) >= 4  # user 3 likes odd items
     assert command("export", run, "--out", model, "--format", "pt2").exit_code == 0
     assert command("report", run, "--out", tmp_path / "report").exit_code == 0
-    assert metric.upper() in (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
+    assert metric_title(metric) in (tmp_path / "report" / "report.html").read_text(encoding="utf-8")
     serving = Caller(model)
     task_info = serving("GET", "/model").json()["tasks"][0]
     assert task_info["kind"] == kind

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from recsys_moe.inference.evaluation.ranking import LENGTH
 from recsys_moe.inference.evaluation.ranking_report import titles
-from recsys_moe.kinds import HIGHER_IS_BETTER, KINDS
+from recsys_moe.kinds import HIGHER_IS_BETTER, KINDS, metric_title
 from recsys_moe.schema import Schema
 
 RANKING = "ranking"
@@ -34,7 +34,8 @@ def columns_of(schema: Schema, ranking: bool = False) -> list[Column]:
     for task in schema.tasks:
         metric = KINDS[task.kind].headline
         better = "higher" if metric in HIGHER_IS_BETTER else "lower"
-        columns.append(Column(f"{task.name}.{metric}", f"{task.name} {metric.upper()}", better, 4))
+        title = f"{task.name} {metric_title(metric)}"
+        columns.append(Column(f"{task.name}.{metric}", title, better, 4))
     return [
         *columns,
         *(_ranking_columns() if ranking else ()),

@@ -13,7 +13,7 @@ from recsys_moe.artifact.epoch_metrics import Numbers
 from recsys_moe.artifact.monitor import BY_LOSS, LOSS, Monitor
 from recsys_moe.artifact.routing_history import RoutingHistory
 from recsys_moe.errors import DataError
-from recsys_moe.kinds import KINDS
+from recsys_moe.kinds import KINDS, metric_title
 from recsys_moe.schema import Task
 
 
@@ -71,7 +71,7 @@ def learning_curves(
         train_loss=column("train/loss"),
         val_loss=column("val/loss"),
         metrics={
-            f"{task} {metric.upper()}": column(f"val/{task}/{metric}")
+            f"{task} {metric_title(metric)}": column(f"val/{task}/{metric}")
             for task, metric in names.items()
         },
         best_epoch=monitor.best_epoch(monitored) or next(iter(epochs)),

@@ -13,7 +13,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from recsys_moe.kinds import HIGHER_IS_BETTER, KINDS
+from recsys_moe.kinds import HIGHER_IS_BETTER, KINDS, metric_title
 from recsys_moe.lab.report.findings import Finding, in_short, join, named, percent
 
 
@@ -90,6 +90,7 @@ def by_task(values: Mapping[str, float], write: str = "") -> str:
     return join(f"{write % v if write else percent(v)} for {task}" for task, v in values.items())
 
 
+TEMPLATES.filters["metric_title"] = metric_title
 TEMPLATES.tests["higher_is_better"] = HIGHER_IS_BETTER.__contains__
 TEMPLATES.filters |= {
     "headline": lambda task: KINDS[task.kind].headline,

@@ -12,6 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, TwoSlopeNorm
 from matplotlib.figure import Figure
 
+from recsys_moe.kinds import metric_title
 from recsys_moe.lab.report import plots
 from recsys_moe.lab.report.experts import TWINS, ExpertLoad, Likeness, Sharpness
 from recsys_moe.lab.report.genres import GenreBreakdown
@@ -81,7 +82,7 @@ def importance(data: Importance) -> Figure:
             _bars(axes, means, color=colour(0), xerr=spreads, ecolor=INK, capsize=3)
             axes.axvline(0, color=QUIET, linewidth=1)
             axes.set_yticks(range(len(parts)), parts)
-            headed(axes, f"{task}: {data.metric[task].upper()} {data.before[task]:.4f}")
+            headed(axes, f"{task}: {metric_title(data.metric[task])} {data.before[task]:.4f}")
         plots.in_common(figure, "increase of the loss when shuffled")
     return figure
 

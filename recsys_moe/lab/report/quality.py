@@ -16,7 +16,7 @@ from torchmetrics.functional.classification import binary_roc
 
 from recsys_moe.artifact.calibration import identity
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.kinds import HIGHER_IS_BETTER, Kind, by_task, kind_of
+from recsys_moe.kinds import HIGHER_IS_BETTER, Kind, by_task, kind_of, metric_title
 from recsys_moe.kinds.curves import CALIBRATION_BINS, exact_auc
 from recsys_moe.lab.report.run import Sample
 
@@ -137,7 +137,7 @@ def error_by(
         least, most = count_N[mine_N].aminmax()
         rows.append((int(least), int(most), len(place), value, margin))
     columns = (list(column) for column in zip(*rows, strict=True))
-    return ErrorBy(task, "RMSE" if kind.is_numeric else kind.headline.upper(), by, *columns)
+    return ErrorBy(task, "RMSE" if kind.is_numeric else metric_title(kind.headline), by, *columns)
 
 
 def _metric(kind: Kind, logits_N: Tensor, labels_N: Tensor) -> tuple[float, float]:

@@ -180,7 +180,15 @@ const MEANINGS = {
   rmse: "root mean squared error; lower is better",
   mae: "mean absolute error; lower is better",
   mse: "mean squared error; lower is better",
+  d2: "share of the deviance explained; 0 is the mean, 1 is perfect",
+  deviance: "error in proportion to the mean; lower is better",
+  concordance: "pairs in the right order; 0.5 is random, 1 is perfect",
+  pairwise: "loss of pairs of a positive and a negative; lower is better",
+  macro_auc: "mean over the classes; 0.5 is random, 1 is perfect",
+  accuracy: "share of rows whose likeliest class or level is right",
+  log_loss: "lower is better",
 };
+const SHORT = /^(auc|bce|ece|mse|rmse|mae|d2)$/;
 
 /** Values of a metric without a model: `; baseline: popularity 0.627`. */
 function baseline(baselines, key) {
@@ -194,8 +202,8 @@ export function metricsOf(name, metrics, baselines = {}) {
   const tiles = Object.entries(MEANINGS)
     .filter(([key]) => typeof metrics[key] === "number")
     .map(([key, meaning]) => {
-      const [first, ...more] = key.split("_");
-      const label = [first.toUpperCase(), ...more].join(" ");
+      const words = key.split("_").map((word) => (SHORT.test(word) ? word.toUpperCase() : word));
+      const label = words.join(" ");
       const value = make("dd", "value", metrics[key].toFixed(3));
       const text = `${meaning}${baseline(baselines, key)}`;
       return make("div", "", make("dt", "", label), value, make("dd", "quiet", text));
