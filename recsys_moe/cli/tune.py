@@ -78,19 +78,15 @@ def tune(
     from recsys_moe.lab.jobs.plan_file import follows_data
 
     given = {**flags, "trainer.seed": seed}
-    followed = data if follows_data(out) else None
-    resolved = resolve(config, router, given, set_ or [], data=followed)
-
+    resolved = resolve(config, router, given, set_ or [], data=data if follows_data(out) else None)
     executor = choose_executor(
         engine, address, out, needed=[data], jobs=jobs, cpus=cpus_per_run, gpus=gpus_per_run
     )
     logger.info("loading torch and optuna ...")
     from recsys_moe.config.diff import flat
-    from recsys_moe.lab.tune import run as studies
-    from recsys_moe.lab.tune.plan import StudyRequest
-    from recsys_moe.lab.tune.results import summary
+    from recsys_moe.lab.tune import plan, results, run
 
-    request = StudyRequest(
+    request = plan.StudyRequest(
         config=resolved,
         trials=trials,
         fixed=[key for key, _ in flat(typed_sections(flags, set_ or []))],
@@ -101,6 +97,6 @@ def tune(
         storage=storage,
         evaluate_test=evaluate_test,
     )
-    study = studies.tune(request, data, out, jobs=jobs, executor=executor)
-    print_results(out / "trials.json", f"{summary(study.results, out)}\n", as_json)
+    study = run.tune(request, data, out, jobs=jobs, executor=executor)
+    print_results(out / "trials.json", f"{results.summary(study.results, out)}\n", as_json)
     study.check()
