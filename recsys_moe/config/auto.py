@@ -215,6 +215,8 @@ def _fitted_means(facts: _Facts) -> tuple[bool, str]:
         mean, std = counts.get("mean", 0.0), counts.get("std", 1.0)
         if not USUAL_STD[0] <= std <= USUAL_STD[1] or abs(mean) > USUAL_MEAN:
             return True, f"a label has mean {mean:.3g} and deviation {std:.3g}: scaled to 0 and 1"
+    if any(kind_of(task).headline == "d2" for task in facts.schema.tasks):
+        return True, "counts or durations: without their means, those of new ids are far too small"
     if facts.positives_per_id < SPARSE:
         return True, f"{facts.positives_per_id:.1f} positives per user and item: means say most"
     return False, "the model learns the means of users and items itself"

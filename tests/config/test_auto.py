@@ -256,3 +256,11 @@ def test_context_features_that_a_model_can_read_are_read() -> None:
     assert chosen(schema)["model.context"] == ("device", "wait")
     assert "model.context" not in chosen(schema_of())
     parse_config(with_choices({}, schema, everything=True)[0])
+
+
+@pytest.mark.parametrize("kind", ["count", "duration"])
+def test_means_are_fitted_for_counts_and_durations(kind: str) -> None:
+    schema = schema_of(tasks=("binary",))
+    task = Task(name="seconds", kind=kind, column="seconds")  # type: ignore[arg-type]
+    assert chosen(schema)["model.biases"] is False
+    assert chosen(replace(schema, tasks=(*schema.tasks, task)))["model.biases"] is True
