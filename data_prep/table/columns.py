@@ -111,7 +111,7 @@ def with_classes(rows: pa.Table, tasks: Sequence[Task]) -> tuple[pa.Table, tuple
             )
         are_numbers = all(name.isascii() and name.lstrip("-").isdigit() for name in names)
         are_numbers &= not any(name.startswith("--") for name in names)
-        names.sort(key=int if are_numbers else str)
+        names = sorted(names, key=lambda name: (int(name) if are_numbers else 0, name))
         numbers = pc.index_in(rows[place], pa.array(names)).cast(pa.float32())
         rows = rows.set_column(place, LABEL + task.name, numbers)
         named.append(replace(task, classes=tuple(names)))

@@ -62,7 +62,7 @@ def concordance(scores_N: Tensor, labels_N: Tensor) -> float | None:
     if not pairs:
         return None
     # By label, then by score: a pair of equal labels is then never an inversion.
-    order_N = (label_N * (int(score_N.max()) + 1) + score_N).argsort()
+    order_N = (label_N * (int(score_N.max()) + 1) + score_N).argsort(stable=True)
     discordant = _inversions(score_N[order_N])
     return (2 * (pairs - discordant) - (tied - both)) / (2 * pairs)
 
@@ -81,7 +81,7 @@ def _inversions(value_N: Tensor) -> int:
     while width < len(value_N):
         block_N, is_right_N = places // (2 * width), (places // width) % 2
         # By block and value; of equal values the left first, which is no inversion.
-        order_N = ((block_N * most + value_N) * 2 + is_right_N).argsort()
+        order_N = ((block_N * most + value_N) * 2 + is_right_N).argsort(stable=True)
         right_N = is_right_N[order_N]
         before_N = right_N.cumsum(0)  # of all blocks so far
         size_N = torch.bincount(block_N, is_right_N.double()).long().cumsum(0)

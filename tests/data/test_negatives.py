@@ -16,6 +16,7 @@ from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import Batch, Columns, StoredColumns, load_columns
 from recsys_moe.data.negatives import ResampledNegatives
 from recsys_moe.errors import ConfigError
+from recsys_moe.kinds import kind_of
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.loader import RecDataModule
@@ -175,9 +176,10 @@ def test_the_loss_of_a_step_sees_logits_less_their_offsets(prepared: Path) -> No
     )
     module.eval()
     output = module.model(batch.request)
-    seen = shifted(output, batch)
+    kinds = [kind_of(task) for task in batches.schema.tasks]
+    seen = shifted(output, batch, kinds)
     assert torch.equal(seen.logits_BT, output.logits_BT - batch.offset)
-    assert shifted(output, batch._replace(offset=None)) is output
+    assert shifted(output, batch._replace(offset=None), kinds) is output
 
 
 @pytest.mark.parametrize(("name", "idle"), [("popularity_exponent", 0), ("user_exponent", 1)])

@@ -252,7 +252,7 @@ def test_a_split_larger_than_its_memory_stays_on_disk(prepared: Path) -> None:
     assert isinstance(open_rows(prepared, schema, "train", rows - 1), StoredColumns)
 
     def loader(**data: object) -> object:
-        return RecDataModule(prepared, parse_config({"data": data})).train_dataloader()
+        return RecDataModule(prepared, parse_config({"data": data})).train_batches(0)
 
     assert isinstance(loader(), TrainBatches)
     assert isinstance(loader(shuffle_buffer=rows), TrainBatches)

@@ -56,7 +56,7 @@ def follows_data(out: Path) -> bool:
     try:
         raw = json.loads((out / PLAN_FILE).read_text(encoding="utf-8"))
         return bool(raw.get(AUTOMATIC, False))
-    except (AttributeError, ValueError):  # damaged, which `saved_plan` says
+    except (AttributeError, RecursionError, ValueError):  # damaged, which `saved_plan` says
         return True
 
 

@@ -140,7 +140,7 @@ def test_a_router_without_two_ways_of_inference_is_refused(
     model = artifact.config.model.model_copy(update={"router": router})
     hashed = replace(artifact, config=artifact.config.model_copy(update={"model": model}))
     monkeypatch.setattr(inference_gap, "load_artifact", lambda path: hashed)
-    with pytest.raises(ConfigError, match="known .*got router hash"):
+    with pytest.raises(ConfigError, match="known .*got hash"):
         inference_gap.inference_gap(run, prepared, "test")
 
 
