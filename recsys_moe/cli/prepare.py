@@ -138,7 +138,8 @@ def table(
     item_feature: ItemFeature = None,
     context: Context = None,
     negatives: Annotated[
-        Literal["none", "per-user"], opt("Negatives to sample for the first binary task.")
+        Literal["none", "per-user"],
+        opt("Negatives to sample for the first binary or ranking task."),
     ] = "none",
     negative_ratio: Annotated[float, opt("Negatives per positive.")] = 1.0,
     negative_distribution: Annotated[

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
+from recsys_moe.kinds import Constant
+from recsys_moe.model.biases import Biases
 from recsys_moe.model.encoders.base import Encoder, Encoders
 from recsys_moe.model.encoders.features import Features
 from recsys_moe.model.ranker import Ranker
@@ -78,9 +80,12 @@ def test_a_finished_model_holds_static_vectors_and_runs_dynamic_encoders(name: s
 @pytest.mark.parametrize("name", sorted(MODELS))
 @torch.no_grad()
 def test_a_ranking_follows_a_dynamic_encoder(name: str) -> None:
-    """The ranker of the model and chunks of its score: each pair as in a forward pass."""
+    """The ranker of the model and chunks of its score: each pair as in a forward pass, with biases
+    of users and items."""
     model = model_of(name, encoders=False)
     model.encoders = Encoders(hour=Hour()).eval()
+    model.biases = Biases(USERS, ITEMS, [Constant(0.3, 1.5, 1.0)] * TASKS)
+    nn.init.normal_(model.biases.user_UT), nn.init.normal_(model.biases.item_IT)
     users, item_N = rows(), torch.arange(ITEMS)
     for ranker in (model.ranker(model.draws(0), 4096), Ranker(model, model.draws(0), 4096)):
         for task in range(TASKS):
