@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -133,9 +134,14 @@ def fit(
         if dry_run:
             print(json.dumps(train.dry_run(resolved, data, out, **how), indent=2))
             return
-        result = train.fit(resolved, data, out, **how, minutes=minutes)
+        result = train.fit(resolved, data, out, **how, minutes=_left(minutes))
     if result:  # otherwise another process of the run reports
         _tell(result, out, data, evaluate, as_json=as_json)
+
+
+def _left(minutes: float | None) -> float | None:
+    """Of `--minutes`, which count from the start of the command: without the loading so far."""
+    return minutes and max(minutes - time.process_time() / 60, minutes / 2)
 
 
 def _runs_in_workers(config: Config, dry_run: bool) -> bool:
