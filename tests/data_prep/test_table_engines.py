@@ -88,6 +88,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(table_stream, "ROW_BYTES", 400)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("duplicates", ["first", "last", "keep"])
 @pytest.mark.parametrize("negatives", ["none", "per-user"])
 def test_every_engine_writes_the_bytes_of_the_one_in_memory(

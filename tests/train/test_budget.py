@@ -56,6 +56,7 @@ def test_the_seconds_of_an_epoch_are_those_of_its_batches() -> None:
     assert budget._seconds([], time.sleep, 1, budget.torch.device("cpu")) < 1
 
 
+@pytest.mark.slow
 def test_measuring_changes_no_weight(prepared: Path, tmp_path: Path) -> None:
     """The run of a plan is the run with as many epochs."""
     from recsys_moe.files import sha256_file
