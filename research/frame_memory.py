@@ -1,6 +1,6 @@
 """Peak memory of `prepare` from a DataFrame and from its Parquet file, each in its own process.
 
-    python -m research.frame_memory --rows 10000000 --ids text --work /tmp/frames
+    python -m research.frame_memory --rows 10000000 --ids text --work DIR
 
 The frame has 15 columns, of which five are read. See research/large_data.md.
 """

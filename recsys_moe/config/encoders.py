@@ -112,18 +112,7 @@ def chosen_features(config: Config, schema: Schema) -> dict[str, tuple[FeatureCo
     if wanted == "none":
         return dict.fromkeys(entities, ())
     _refuse_context(wanted, schema)
-    if not known:
-        got = wanted if isinstance(wanted, str) else ",".join(wanted)
-        raise ConfigError(
-            f"model.features must be none for data without features, got {got}; "
-            "prepare the data with features, or set model.features=none"
-        )
-    for name in () if wanted == "all" else wanted:
-        if name not in known:
-            raise ConfigError(
-                f"model.features must be of {', '.join(known)}, got {name!r}; "
-                f"{suggestion(name, known)}"
-            )
+    _check_names("features", wanted, known, "with features")
     return {
         entity: tuple(one for one in features if wanted == "all" or one.name in wanted)
         for entity, features in entities.items()
@@ -145,18 +134,7 @@ def chosen_context(config: Config, schema: Schema) -> tuple[FeatureColumn, ...]:
     if wanted == "none":
         return ()
     known = {one.name: one for one in schema.context_features}
-    if not known:
-        got = wanted if isinstance(wanted, str) else ",".join(wanted)
-        raise ConfigError(
-            f"model.context must be none for data without context features, got {got}; "
-            "prepare the data with --context, or set model.context=none"
-        )
-    for name in () if wanted == "all" else wanted:
-        if name not in known:
-            raise ConfigError(
-                f"model.context must be of {', '.join(known)}, got {name!r}; "
-                f"{suggestion(name, known)}"
-            )
+    _check_names("context", wanted, [*known], "with --context")
     chosen = tuple(one for name, one in known.items() if wanted == "all" or name in wanted)
     for one in chosen:
         if not is_readable(one):
@@ -171,3 +149,20 @@ def chosen_context(config: Config, schema: Schema) -> tuple[FeatureColumn, ...]:
 def is_readable(feature: FeatureColumn) -> bool:
     """Whether a model can read this context feature."""
     return feature.kind != "multi" and feature.size < MOST_CATEGORIES
+
+
+def _check_names(setting: str, wanted: str | tuple[str, ...], known: list[str], how: str) -> None:
+    """Raise ConfigError for names that the data lack; `how` they are prepared to have any."""
+    if not known:
+        kind = "context features" if setting == "context" else setting
+        got = wanted if isinstance(wanted, str) else ",".join(wanted)
+        raise ConfigError(
+            f"model.{setting} must be none for data without {kind}, got {got}; "
+            f"prepare the data {how}, or set model.{setting}=none"
+        )
+    for name in () if wanted == "all" else wanted:
+        if name not in known:
+            raise ConfigError(
+                f"model.{setting} must be of {', '.join(known)}, got {name!r}; "
+                f"{suggestion(name, known)}"
+            )
