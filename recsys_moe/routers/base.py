@@ -24,7 +24,10 @@ PENALTY_NAMES = ("trimmed_lasso", "switch", "importance", "load", "z_loss", "cou
 """Those of recsys_moe.model.penalties, which reads routings and hence cannot be imported here, and
 of recsys_moe.model.coupling."""
 NO_ROWS = {"coupling": "has no gate row per expert"}
-"""Of `RouterConfig.idle_penalties`."""
+NO_PROBABILITIES = dict.fromkeys(
+    ("trimmed_lasso", "switch", "load", "z_loss"), "has no probabilities"
+)
+"""Both of `RouterConfig.idle_penalties`."""
 
 OLD_HOOKS = {"settle": "on_step_end", "advance": "set_epoch", "start": "setup"}
 """Names of hooks in version 0.1; nothing would call them, so a router that defines one fails."""

@@ -11,6 +11,7 @@ from pydantic import Field
 from torch import Tensor
 
 from recsys_moe.routers.base import (
+    NO_PROBABILITIES,
     AllSum,
     GatedRouter,
     KConfig,
@@ -46,9 +47,7 @@ class ExpertThresholdRouter(GatedRouter):
 
         @property
         def idle_penalties(self) -> dict[str, str]:
-            return dict.fromkeys(
-                ("trimmed_lasso", "switch", "load", "z_loss"), "has no probabilities"
-            )
+            return NO_PROBABILITIES
 
     summary = "experts take the rows that pass their running quantile, k on average (ET)"
     sparsity = "k on average"

@@ -13,6 +13,7 @@ from pydantic import Field
 from torch import Tensor
 
 from recsys_moe.routers.base import (
+    NO_PROBABILITIES,
     AllSum,
     GatedRouter,
     KConfig,
@@ -52,9 +53,7 @@ class ReLURouter(GatedRouter):
 
         @property
         def idle_penalties(self) -> dict[str, str]:
-            return dict.fromkeys(
-                ("trimmed_lasso", "switch", "load", "z_loss"), "has no probabilities"
-            )
+            return NO_PROBABILITIES
 
     summary = "ReLU of a linear gate, led to k experts on average by an L1 term (ReMoE)"
     sparsity = "dense to sparse"
