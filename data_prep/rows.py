@@ -14,13 +14,15 @@ from data_prep.features.fitting import Fitted
 from data_prep.features.spec import Wanted
 from data_prep.ids import Index, Ints
 from recsys_moe.kinds import Binary, Regression
-from recsys_moe.schema import Distribution, Source, Task, Vocabulary
+from recsys_moe.schema import EVENT, Distribution, Source, Task, Vocabulary
 
 Floats = NDArray[np.float32]
 Nanoseconds = NDArray[np.int32]
 UNKNOWN_TIME = int(np.iinfo(np.int64).min)
 """A time that no log has, in memory alone: on disk it is null."""
 ALL = slice(None)
+WEIGHT = "weight"
+"""The column of the split files with the weights of rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,6 +39,8 @@ class Examples:
     """Of every row, >= 0; None where the data have none."""
     context: pa.Table | None = None
     """Columns `feature:NAME` of every row; None where the data have none."""
+    event: Index | None = None
+    """The place, from 0, of the row in its user's timeline; None where the rows have no order."""
 
     def __len__(self) -> int:
         return len(self.user)
@@ -74,13 +78,15 @@ def joined(parts: Sequence[Examples], rows: NDArray[np.generic] | slice = ALL) -
         timestamp=some([part.timestamp for part in parts]),
         weight=some([part.weight for part in parts]),
         context=taken(pa.concat_tables(contexts), rows) if contexts else None,
+        event=some([part.event for part in parts]),
     )
 
 
 def unlabelled(user: Ints, item: Ints, like: Examples, task: str, drawn_for: Ints) -> Examples:
     """Sampled negatives as rows: 0 for `task`, every other label missing, a weight of 1.
 
-    `drawn_for`: the row of `like` whose time and context each gets; empty where `like` has neither.
+    `drawn_for`: the row of `like` whose time, event and context each gets; empty where `like` has
+    none of them.
     """
 
     def all_of(value: np.generic) -> Any:
@@ -93,6 +99,7 @@ def unlabelled(user: Ints, item: Ints, like: Examples, task: str, drawn_for: Int
         timestamp=like.timestamp[drawn_for] if len(drawn_for) else all_of(np.int64(UNKNOWN_TIME)),
         weight=None if like.weight is None else all_of(np.float32(1)),
         context=taken(like.context, drawn_for),
+        event=None if like.event is None else like.event[drawn_for],
     )
 
 
@@ -170,6 +177,16 @@ class Prepared:
     """How those in the rows were drawn; None where none were."""
     features: tuple[Fitted, ...] = ()
     """Of `users`, `items` and the rows, in this order."""
+
+    @property
+    def events(self) -> bool:
+        """Whether the rows have places in the timelines of their users."""
+        return any(part.event is not None for part in self.splits.values())
+
+    @property
+    def more_columns(self) -> list[str]:
+        """Of the split files, as the folder's schema names them."""
+        return [*[WEIGHT] * self.weighted, *[EVENT] * self.events]
 
 
 def rating_tasks(low: float, high: float) -> tuple[Task, Task]:

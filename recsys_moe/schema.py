@@ -54,6 +54,8 @@ ENTITIES = ("user", "item", "context")
 """Whose feature it is: the user's, the item's, or the single row's."""
 MOST = 2**31 - 1
 """Indices are int32; one is that of unknown ids."""
+EVENT = "event"
+"""Column of split files: the place of a row, from 0, in its user's timeline over all splits."""
 FEATURE = "feature:"
 """Prefix of columns with features, which hold indices and standardised numbers."""
 
@@ -85,13 +87,13 @@ class Task:
     """Names of the levels, of kinds with classes."""
 
 
-def check_names(tasks: Sequence[Task], weight: str | None, where: str) -> None:
+def check_names(tasks: Sequence[Task], more: Sequence[str], where: str) -> None:
     """Raise DataError when a column of predictions or split files would occur twice.
 
     Predictions have a column per task and, where its kind calibrates, `<task>_calibrated`.
-    `weight`: the column with the weights of rows; `where`: prefix of the message.
+    `more`: columns of split files that not all folders have; `where`: prefix of the message.
     """
-    reserved = (*RESERVED, *([] if weight is None else [weight]))
+    reserved = (*RESERVED, *more)
     calibrated = {f"{task.name}_calibrated" for task in tasks if KINDS[task.kind].calibrates}
     names = [task.name for task in tasks]
     taken = {*reserved, *calibrated, *names}
@@ -179,6 +181,9 @@ class Schema:
     """Per split and task: `labelled`, `mean`, and what its kind counts (`recsys_moe.kinds`)."""
     weight: str | None = None
     """Column of the split files with row weights, float32, finite and >= 0; None: all equal."""
+    events: bool = False
+    """Whether split files have the column `event` (int32), by time and then as in the input; a
+    sampled negative has the `event` and `timestamp` of its positive."""
     seeds: dict[str, int] = field(default_factory=dict)
     sources: tuple[Source, ...] = ()
     command: str = ""
@@ -190,6 +195,11 @@ class Schema:
     user_features: tuple[FeatureColumn, ...] = ()
     item_features: tuple[FeatureColumn, ...] = ()
     context_features: tuple[FeatureColumn, ...] = ()
+
+    @property
+    def more_columns(self) -> list[str]:
+        """Of the split files, those that not all folders have."""
+        return [*([] if self.weight is None else [self.weight]), *[EVENT] * self.events]
 
     @property
     def has_features(self) -> bool:
@@ -206,8 +216,8 @@ class Schema:
 
     def to_json(self) -> str:
         raw = asdict(self)
-        for name in ("weight", "negatives"):
-            if raw[name] is None:  # as in older folders
+        for name in ("weight", "negatives", "events"):
+            if not raw[name]:  # as in older folders
                 del raw[name]
         for task in raw["tasks"]:
             if not task["levels"]:  # as in older folders
@@ -231,7 +241,7 @@ class Schema:
         del raw["format_version"]
         try:
             schema = _with_negatives(validated(cls, raw))
-            check_names(schema.tasks, schema.weight, f"{origin}: ")
+            check_names(schema.tasks, schema.more_columns, f"{origin}: ")
             _check_counts(schema)
         except TypeError as error:
             raise DataError(f"{origin}: {error}; prepare the data again") from None

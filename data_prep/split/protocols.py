@@ -72,6 +72,7 @@ def prepare_rows(
         split = _random_split(pieces, raw.tasks, holdout, seed, sizes[1] if repeats else None)
         parts = _parts(pieces, split, seed)
     else:
+        rows = _with_events(raw, rows)
         split = _ordered_split(raw, rows, protocol, holdout) if given is None else given
         parts = _parts([rows], split)
         _log_repeats(parts, sizes[1], repeats, given is not None)
@@ -190,6 +191,14 @@ def _classes(pieces: Sequence[Examples], tasks: tuple[Task, ...]) -> NDArray[np.
     return np.nan_to_num(labels, nan=2).astype(np.int8)
 
 
+def _with_events(raw: Raw, rows: Examples) -> Examples:
+    """`rows` with their places in the timelines of their users, where all have a time."""
+    if (rows.timestamp == UNKNOWN_TIME).any():
+        return rows
+    moments = splits.moments(raw.timestamp, raw.nanoseconds)
+    return replace(rows, event=splits.events(rows.user, moments))
+
+
 def _ordered_split(
     raw: Raw, rows: Examples, protocol: str, holdout: splits.Holdout
 ) -> splits.Splits:
@@ -199,10 +208,10 @@ def _ordered_split(
             f"--protocol {protocol} needs the time of every row, but {unknown} of {len(rows)} "
             f"rows of {raw.file} have no timestamp; use --protocol paper"
         )
-    moments = splits.moments(raw.timestamp, raw.nanoseconds)
     if protocol == "time":
-        return splits.by_time(moments, holdout)
-    return splits.leave_last(rows.user, rows.item, moments)
+        return splits.by_time(splits.moments(raw.timestamp, raw.nanoseconds), holdout)
+    assert rows.event is not None
+    return splits.leave_last(rows.user, rows.event)
 
 
 def _in_random_order(

@@ -105,15 +105,18 @@ def by_time(timestamp: Ints, holdout: Holdout = MOVIELENS) -> Splits:
     return split
 
 
-def leave_last(user: Index, item: Index, timestamp: Ints) -> Splits:
-    """Each user's last row is test, the one before val; users with fewer than 3 rows train.
-
-    Equal timestamps are ordered by item.
-    """
-    order = np.lexsort((item, timestamp, user))
+def events(user: Index, timestamp: Ints) -> Index:
+    """The place, from 0, of each row among those of its user: by time, then in the order given."""
+    order = np.lexsort((timestamp, user))
     counts = np.bincount(user)
-    ends = np.cumsum(counts)[counts >= 3]
-    split = np.full(len(user), TRAIN, dtype=np.int8)
-    split[order[ends - 1]] = TEST
-    split[order[ends - 2]] = VAL
+    place = np.empty(len(user), dtype=np.int32)
+    place[order] = np.arange(len(user)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return place
+
+
+def leave_last(user: Index, event: Index) -> Splits:
+    """Each user's last event is test, the one before val; users with fewer than 3 events train."""
+    counts = np.bincount(user)[user]
+    left = np.where(counts >= 3, counts - event, 3)
+    split: Splits = np.array([TRAIN, TEST, VAL, TRAIN], dtype=np.int8)[np.minimum(left, 3)]
     return split

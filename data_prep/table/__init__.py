@@ -10,16 +10,24 @@ from typing import Any, Literal, get_args
 from data_prep.features.spec import OPTIONS, Entity, of_entity, parse
 from data_prep.features.spec import check_names as check_feature_names
 from data_prep.options import one_of
+from data_prep.rows import WEIGHT
 from data_prep.split import protocols
 from data_prep.table import engines, memory, stream
 from data_prep.table.frame import Frame, Place
 from data_prep.table.spec import Duplicates, Request, Unit, parse_tasks
 from data_prep.write import writer
-from data_prep.write.parts import WEIGHT
 from recsys_moe import encodings
 from recsys_moe.encodings import UTF8
 from recsys_moe.kinds import KINDS
-from recsys_moe.schema import SPLITS, ConfigError, DataError, Distribution, Schema, check_names
+from recsys_moe.schema import (
+    EVENT,
+    SPLITS,
+    ConfigError,
+    DataError,
+    Distribution,
+    Schema,
+    check_names,
+)
 
 MOST_RATIO = 10_000
 NAMES = {field.name for field in fields(Request)}
@@ -129,8 +137,10 @@ def _places(given: dict[str, Place | None]) -> list[Place]:
 
 def _check_request(request: Request, presplit: bool) -> None:
     tasks, weight = [task for task, _ in request.tasks], WEIGHT if request.weight else None
+    has_events = presplit or request.protocol not in protocols.ALL_KNOWN
+    more = [*[WEIGHT] * bool(weight), *[EVENT] * (has_events and request.timestamp is not None)]
     try:
-        check_names(tasks, weight, "--task: ")
+        check_names(tasks, more, "--task: ")
     except DataError as error:
         raise ConfigError(str(error)) from None
     if request.user == request.item:

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from data_prep.ids import Ints
 from data_prep.read.bad_rows import BadRows
-from data_prep.rows import Examples
-from data_prep.split.protocols import ALL_KNOWN
+from data_prep.rows import WEIGHT, Examples
 from data_prep.table.cells import Cells, feature_values, ids, numbers, one_line
 from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
@@ -23,7 +22,6 @@ from data_prep.table.times import timestamps
 from recsys_moe.kinds import KINDS, MOST_LEVELS, Kind
 from recsys_moe.schema import FEATURE, DataError, Task
 
-WEIGHT = "weight"
 NANOSECONDS = "nanoseconds"
 LABEL = "label "
 """Begins the names of the columns with labels, so that a task may have any name."""
@@ -43,8 +41,8 @@ class Rows(NamedTuple):
 def rows(file: TableFile, request: Request, bad: BadRows) -> Rows:
     """The rows without a wrong cell.
 
-    `user` and `item` as text, "label NAME" for every task, `timestamp`; `nanoseconds` where the
-    protocol orders rows by time; `weight` and the context, "feature:NAME", if there is.
+    `user` and `item` as text, "label NAME" for every task, `timestamp`; `nanoseconds` where rows
+    may have an order; `weight` and the context, "feature:NAME", if there is.
     """
     cells = Cells(file, bad)
     times = timestamps(cells, request.timestamp, request.timestamp_unit, request.day_first)
@@ -54,7 +52,7 @@ def rows(file: TableFile, request: Request, bad: BadRows) -> Rows:
         **{LABEL + t.name: _labels(cells, column, KINDS[t.kind]) for t, column in request.tasks},
         "timestamp": times.seconds,
     }
-    if request.protocol not in ALL_KNOWN:
+    if request.protocol != "hash":
         found[NANOSECONDS] = times.nanoseconds
     if request.weight is not None:
         found[WEIGHT] = weights(cells, request.weight)

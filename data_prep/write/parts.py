@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from data_prep.rows import UNKNOWN_TIME, Examples
-from recsys_moe.schema import Task
+from data_prep.rows import UNKNOWN_TIME, WEIGHT, Examples
+from recsys_moe.schema import EVENT, Task
 
 ROWS_PER_PART = 1 << 23
 ROWS_PER_GROUP = 1 << 20
-WEIGHT = "weight"
 FORMAT = {"compression": "zstd", "version": "2.6"}
 
 
@@ -55,6 +54,8 @@ def split_table(part: Examples, tasks: tuple[Task, ...], timed: bool) -> pa.Tabl
     if timed:
         unknown = part.timestamp == UNKNOWN_TIME
         columns["timestamp"] = pa.array(part.timestamp, type=pa.int64(), mask=unknown)
+    if part.event is not None:
+        columns[EVENT] = pa.array(part.event)
     if part.weight is not None:
         columns[WEIGHT] = pa.array(part.weight)
     if part.context is not None:

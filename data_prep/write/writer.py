@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from data_prep.features.fitting import vocabularies
 from data_prep.ids import pair_keys
-from data_prep.rows import UNKNOWN_TIME, Examples, Prepared
+from data_prep.rows import UNKNOWN_TIME, WEIGHT, Examples, Prepared
 from data_prep.write.counts import Counts
-from data_prep.write.parts import ROWS_PER_GROUP, WEIGHT, split_table, write_parts, write_table
+from data_prep.write.parts import ROWS_PER_GROUP, split_table, write_parts, write_table
 from recsys_moe.files import Kind, check_out
 from recsys_moe.folders import replacing_folder
 from recsys_moe.kinds import MOST_LEVELS, kind_of
@@ -91,7 +91,7 @@ def write_blocks(
     timestamp. `prepared.splits` is not read, and pairs are not checked for repeats.
     """
     check_target(out, force)
-    check_names(prepared.tasks, WEIGHT if prepared.weighted else None, "")
+    check_names(prepared.tasks, prepared.more_columns, "")
     with replacing_folder(out) as folder:
         counts = {
             name: _write_split(blocks[name], prepared, folder / name, timed=timed)
@@ -217,7 +217,7 @@ def _schema(prepared: Prepared, counts: dict[str, Counts]) -> Schema:
         for split, of_split in counts.items()
     }
     tasks = tuple(_with_levels(task, labels) for task in prepared.tasks)
-    check_names(tasks, WEIGHT if prepared.weighted else None, "")
+    check_names(tasks, prepared.more_columns, "")
     return Schema(
         name=prepared.name,
         protocol=prepared.protocol,
@@ -228,6 +228,7 @@ def _schema(prepared: Prepared, counts: dict[str, Counts]) -> Schema:
         rows={split: of_split.rows for split, of_split in counts.items()},
         labels=labels,
         weight=WEIGHT if prepared.weighted else None,
+        events=prepared.events,
         seeds=prepared.seeds,
         sources=prepared.sources,
         command=prepared.command,

@@ -18,7 +18,7 @@ from data_prep import ids, table
 from data_prep.rows import Prepared, Raw, rating_labels, rating_tasks
 from data_prep.split import protocols
 from data_prep.split.negatives import Negatives
-from recsys_moe.schema import SPLITS, Task
+from recsys_moe.schema import SPLITS, ConfigError, Task
 from tests.data_prep.samples import IDS, columns, hashes, prepare_subset, save, write_dat
 
 WATCH = Negatives(task="watch")
@@ -141,10 +141,94 @@ def test_an_id_that_training_lacks_gets_the_index_after_the_last(tmp_path: Path)
         assert set(columns(tmp_path / "out", split)["user_index"]) == {6}
 
 
+@given(histories)
+def test_events_number_the_rows_of_a_user_by_time_and_then_by_the_input(
+    case: tuple[list[tuple[int, int]], list[int], str],
+) -> None:
+    pairs, times, protocol = case
+    raw_users = sorted({user for user, _ in pairs})
+    order = sorted(range(len(pairs)), key=lambda row: (times[row], row))
+    expected = {
+        (user, event): times[row]
+        for user in raw_users
+        for event, row in enumerate(row for row in order if pairs[row][0] == user)
+    }
+    found: dict[tuple[int, int], int] = {}
+    prepared = prepare(pairs, times, protocol)
+    known = prepared.users["user"].to_pylist()
+    for part in prepared.splits.values():
+        assert part.event is not None and part.event.dtype == np.int32
+        positive = part.labels["watch"] == 1
+        for user, event, when in zip(part.user, part.event, part.timestamp, strict=True):
+            if user < len(known):
+                assert expected[known[user], int(event)] == when  # of a negative too
+        found |= {
+            (known[user], int(event)): int(when)
+            for user, event, when in zip(
+                part.user[positive], part.event[positive], part.timestamp[positive], strict=True
+            )
+            if user < len(known)
+        }
+    assert found == {key: when for key, when in expected.items() if key[0] in known}
+
+
+def test_equal_times_leave_the_last_row_of_the_input_out() -> None:
+    prepared = prepare([(0, 5), (0, 3), (0, 9), (0, 4)], [7, 7, 7, 2], "leave-last")
+    assert prepared.items["item"].to_pylist() == [4, 5]  # of training: 4 at 2, then 5, 3, 9 at 7
+    events = {name: part.event for name, part in prepared.splits.items()}
+    assert events["val"] is not None and set(events["val"].tolist()) == {2}
+    assert events["test"] is not None and set(events["test"].tolist()) == {3}
+
+
+@pytest.mark.parametrize("clock", ["seconds", "milliseconds"])
+def test_split_files_with_times_have_events_across_the_files(clock: str, tmp_path: Path) -> None:
+    when = np.array([30, 10, 20, 20, 40, 50])
+    if clock == "milliseconds":  # all in one second, in this order
+        when = 1_600_000_000_000 + when
+    data = pd.DataFrame({"who": 1, "what": range(6), "clicked": 1, "stars": 2.0, "when": when})
+    parts = {"train": data[:3], "val": data[3:5], "test": data[5:]}
+    options: dict[str, Any] = {
+        split: save(rows, tmp_path / f"{split}.csv") for split, rows in parts.items()
+    }
+    schema = table.prepare(tmp_path / "out", **options, **IDS, timestamp="when")
+    assert schema.events
+    events = {split: columns(tmp_path / "out", split)["event"] for split in SPLITS}
+    assert sorted(map(int, events["train"])) == [0, 1, 3]  # type: ignore[call-overload]
+    assert sorted(map(int, events["val"])) == [2, 4] and events["test"] == [5]  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("options", [{}, {"protocol": "hash"}])
+def test_random_splits_have_no_events(options: dict[str, str], tmp_path: Path) -> None:
+    write_dat(tmp_path / "raw")
+    schema = prepare_subset("1m", tmp_path / "raw", tmp_path / "out", **options)
+    assert not schema.events and "events" not in schema.to_json()
+    assert "event" not in columns(tmp_path / "out", "train")
+
+
+def test_a_split_file_with_an_unknown_time_leaves_out_events(tmp_path: Path) -> None:
+    data = pd.DataFrame({"who": 1, "what": range(6), "clicked": 1, "stars": 2.0, "when": range(6)})
+    data.loc[2, "when"] = np.nan
+    parts = {"train": data[:3], "val": data[3:5], "test": data[5:]}
+    options: dict[str, Any] = {
+        split: save(rows, tmp_path / f"{split}.csv") for split, rows in parts.items()
+    }
+    assert not table.prepare(tmp_path / "out", **options, **IDS, timestamp="when").events
+
+
+def test_a_task_must_not_be_named_like_the_column_of_events(tmp_path: Path) -> None:
+    data = pd.DataFrame({"who": 1, "what": range(6), "clicked": 1, "when": range(6)})
+    options: dict[str, Any] = {"input": save(data, tmp_path / "x.csv"), "user": "who"}
+    options |= {"item": "what", "tasks": ["event:binary=clicked"], "timestamp": "when"}
+    with pytest.raises(ConfigError, match="got 'event'; choose another name"):
+        table.prepare(tmp_path / "out", protocol="time", **options)
+    table.prepare(tmp_path / "out", protocol="paper", fractions="1/3,1/3,1/3", **options)
+
+
 @pytest.mark.parametrize("protocol", ["time", "leave-last"])
 def test_the_order_of_the_file_does_not_decide_who_is_held_out(protocol: str) -> None:
+    """Where all times are different."""
     pairs = [(user, (user + 2 * n) % 11) for user in range(4) for n in range(5)]
-    times = [7] * len(pairs) if protocol == "leave-last" else list(range(1, len(pairs) + 1))
+    times = list(range(1, len(pairs) + 1))
     backwards = prepare(pairs[::-1], times[::-1], protocol)
     for name in SPLITS:
         forwards = prepare(pairs, times, protocol)

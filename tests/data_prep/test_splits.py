@@ -88,10 +88,11 @@ def test_time_split_never_straddles_a_tie_nor_runs_backwards(times: list[int]) -
 
 def test_leave_last_takes_the_last_two_of_users_with_three_or_more() -> None:
     user = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2])
-    item = np.array([5, 6, 7, 1, 2, 3, 2, 1, 0])
-    time = np.array([30, 10, 20, 1, 2, 8, 8, 8, 8])  # user 2: equal times, so by item
-    split = splits.leave_last(user, item, time)
-    assert split.tolist() == [TEST, TRAIN, VAL, TRAIN, TRAIN, TEST, VAL, TRAIN, TRAIN]
+    time = np.array([30, 10, 20, 1, 2, 8, 8, 8, 8])  # user 2: equal times, so as in the input
+    event = splits.events(user, time)
+    assert event.tolist() == [2, 0, 1, 0, 1, 0, 1, 2, 3]
+    split = splits.leave_last(user, event)
+    assert split.tolist() == [TEST, TRAIN, VAL, TRAIN, TRAIN, TRAIN, TRAIN, VAL, TEST]
 
 
 @pytest.mark.parametrize("seed", range(5))
