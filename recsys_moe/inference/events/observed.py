@@ -1,0 +1,116 @@
+"""One event as a caller gives it, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeAlias
+
+from recsys_moe import raw_ids
+from recsys_moe.errors import DataError, suggestion
+from recsys_moe.inference.plain import plain, shown
+
+LATEST = 253_402_300_799
+"""The end of the year 9999; times in milliseconds lie behind it since 1978."""
+LONGEST_ID = 512
+"""Characters of an id."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """What a user did with an item."""
+
+    item: str | int
+    time: float
+    """Seconds since 1970-01-01 UTC."""
+    value: float | None = None
+    """The rating, in the unit of the training data; None: not rated."""
+    user: str | int | None = None
+    """Raw id; None for an event that a request brings for its own user."""
+    id: str | int | None = None
+    """What a second delivery is known by; None: the same item and time."""
+
+    @property
+    def key(self) -> str:
+        """Equal for two deliveries of one event, among the events of its user."""
+        return f"{self.time!r} {self.item}" if self.id is None else f"id {self.id}"
+
+
+GivenEvent: TypeAlias = Event | Mapping[str, Any]
+NAMES = tuple(field.name for field in fields(Event))
+
+
+def read_events(given: Iterable[GivenEvent], *, of_users: bool) -> list[Event]:
+    """Checked events with ids as text. `of_users`: each must name its user, else none may.
+
+    Raises DataError with the number of the event, from 1.
+    """
+    if isinstance(given, Mapping | Event | str):
+        raise TypeError(f"expected a list of events, got {shown(given)}; pass [event]")
+    events = []
+    for row, one in enumerate(given, 1):
+        try:
+            events.append(read_event(one, of_users=of_users))
+        except DataError as error:
+            raise DataError(f"event {row}: {error}") from None
+    return events
+
+
+def read_event(given: GivenEvent, *, of_users: bool) -> Event:
+    """One event. Raises DataError."""
+    cells = vars(given) if isinstance(given, Event) else plain(given)
+    if not isinstance(cells, dict):
+        raise DataError(f"an event must be an object of item and time, got {shown(given)}")
+    for name in cells:
+        if name not in NAMES:
+            hint = suggestion(str(name), NAMES)
+            raise DataError(f"an event has no {shown(name)}; {hint}")
+    user = cells.get("user")
+    if of_users or user is not None:
+        user = _id("user", user)
+    if not of_users and user is not None:
+        raise DataError(f"an event of a request belongs to its user; omit user {user}")
+    key = cells.get("id")
+    return Event(
+        item=_id("item", cells.get("item")),
+        time=_time(cells.get("time")),
+        value=_value(cells.get("value")),
+        user=user,
+        id=None if key is None else _id("id", key),
+    )
+
+
+def _id(name: str, value: Any) -> str:
+    text = raw_ids.of_value(plain(value))
+    if text is None or len(text) > LONGEST_ID:
+        rule = f"{name} must be text of 1 to {LONGEST_ID} characters or a whole number"
+        raise DataError(f"{rule}, got {shown(value)}")
+    return text
+
+
+def _time(value: Any) -> float:
+    number = _number(value)
+    if number is None or not 0 <= number <= LATEST:
+        rule = f"time must be seconds since 1970 (UTC) in 0..{LATEST}"
+        remedy = "divide milliseconds by 1000" if number and number > LATEST else "convert it"
+        raise DataError(f"{rule}, got {shown(value)}; {remedy}")
+    return number
+
+
+def _value(value: Any) -> float | None:
+    number = _number(value)
+    if number is None and plain(value) is not None:
+        raise DataError(f"value must be a finite number or missing, got {shown(value)}")
+    return number
+
+
+def _number(value: Any) -> float | None:
+    found = plain(value)
+    if isinstance(found, bool) or not isinstance(found, int | float):
+        return None
+    try:
+        number = float(found)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None

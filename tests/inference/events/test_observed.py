@@ -1,0 +1,67 @@
+"""One event as callers give it: what is accepted, and what is refused with its rule."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from recsys_moe.errors import DataError
+from recsys_moe.inference.events.observed import Event, read_events
+
+
+def test_ids_are_text_in_their_one_form_and_numbers_plain() -> None:
+    given = {"user": 7.0, "item": np.int64(50), "time": np.float32(8), "value": None, "id": 3}
+    [found] = read_events([given], of_users=True)
+    assert found == Event("50", 8.0, None, user="7", id="3")
+    assert read_events([Event(50, 8, user=7, id="3")], of_users=True) == [found]
+
+
+def test_an_event_without_an_id_is_known_by_item_and_time() -> None:
+    assert Event("a", 1.0).key == Event("a", 1.0, 5.0).key
+    keys = {one.key for one in (Event("a", 1.0), Event("b", 1.0), Event("a", 2.0))}
+    assert len(keys | {Event("a", 1.0, id="1.0 a").key}) == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"item": 1}, "event 2: time must be seconds since 1970"),
+        ({"item": 1, "time": 1.7e12}, "divide milliseconds by 1000"),
+        ({"item": 1, "time": -1}, "got -1"),
+        ({"item": 1, "time": float("inf")}, "got inf"),
+        ({"item": 1, "time": True}, "got True"),
+        ({"item": 1, "time": "2020"}, "got '2020'"),
+        ({"item": 1, "time": 10**400}, "time must be"),
+        ({"item": 1.5, "time": 1}, "item must be text"),
+        ({"item": " ", "time": 1}, "item must be text"),
+        ({"item": "x" * 513, "time": 1}, "item must be text of 1 to 512"),
+        ({"time": 1}, "item must be text"),
+        ({"item": 1, "time": 1, "value": "5"}, "value must be a finite number"),
+        ({"item": 1, "time": 1, "value": True}, "value must be a finite number"),
+        ({"item": 1, "time": 1, "id": 1.5}, "id must be text"),
+        ({"item": 1, "time": 1, "rating": 5}, "an event has no 'rating'"),
+        ({"item": 1, "time": 1, "user": None}, "user must be text"),
+        ("x", "must be an object"),
+        (None, "must be an object"),
+    ],
+)
+def test_an_invalid_event_is_refused_with_its_number(wrong: Any, words: str) -> None:
+    if isinstance(wrong, dict):
+        wrong = {"user": 1} | wrong
+    with pytest.raises(DataError) as error:
+        read_events([{"user": 1, "item": 1, "time": 1}, wrong], of_users=True)
+    assert words in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_event_of_a_request_names_no_user() -> None:
+    assert read_events([{"item": 1, "time": 2}], of_users=False) == [Event("1", 2.0)]
+    with pytest.raises(DataError, match="omit user 3"):
+        read_events([{"item": 1, "time": 2, "user": 3}], of_users=False)
+
+
+@pytest.mark.parametrize("one", [Event(1, 2.0), {"item": 1, "time": 2}, "events"])
+def test_one_event_where_a_list_belongs_is_a_type_error(one: Any) -> None:
+    with pytest.raises(TypeError, match="expected a list of events"):
+        read_events(one, of_users=False)
