@@ -1,0 +1,37 @@
+"""Mixer: what an event's place reads of the places before it and of itself.
+
+Axes: M windows, L places, D width.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from torch import Tensor, nn
+
+State: TypeAlias = tuple[Tensor, ...]
+"""What is left of the events so far; the first axis of every tensor is that of the windows."""
+
+
+class Mixer(nn.Module):
+    """Causal: place p reads the places 0..p. `length` bounds what a mixer may keep of the past.
+
+    Inputs are finite at every place. What stands behind a place never changes its output.
+    """
+
+    def __init__(self, dim: int, length: int, heads: int = 2) -> None:
+        """`dim`: width; `length`: places at most; `heads`: for mixers that have some."""
+        super().__init__()
+        self.dim, self.length, self.heads = dim, length, heads
+
+    def forward(self, x_MLD: Tensor, time_ML: Tensor) -> Tensor:
+        """(M, L, D). `time_ML`: float64 seconds, ascending along the events."""
+        raise NotImplementedError
+
+    def start(self, rows: int) -> State:
+        """The state before any event, of `rows` windows."""
+        raise NotImplementedError
+
+    def step(self, x_MD: Tensor, time_M: Tensor, state: State) -> tuple[Tensor, State]:
+        """One more event: what `forward` has at its place (M, D), and the state after it."""
+        raise NotImplementedError

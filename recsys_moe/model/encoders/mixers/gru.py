@@ -1,0 +1,45 @@
+"""GRU: a gated recurrence (Cho et al., arXiv 1406.1078; GRU4Rec: arXiv 1511.06939); by rank alone.
+
+Axes: M windows, L places, D width.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recsys_moe.model.encoders.mixers.base import Mixer, State
+
+
+class GRU(Mixer):
+    """The hidden units of torch's GRU, as many as the width."""
+
+    def __init__(self, dim: int, length: int, heads: int = 2) -> None:
+        super().__init__(dim, length, heads)
+        self.gru = nn.GRU(dim, dim, batch_first=True)
+
+    def forward(self, x_MLD: Tensor, time_ML: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():  # torch's fixes the number of windows in the graph
+            return self._stepped(x_MLD, time_ML)
+        output: Tensor = self.gru(x_MLD)[0]
+        return output
+
+    def _stepped(self, x_MLD: Tensor, time_ML: Tensor) -> Tensor:
+        state, outputs = self.start(x_MLD.shape[0]), []
+        for x_MD, time_M in zip(x_MLD.unbind(1), time_ML.unbind(1), strict=True):
+            output_MD, state = self.step(x_MD, time_M, state)
+            outputs.append(output_MD)
+        return torch.stack(outputs, 1)
+
+    def start(self, rows: int) -> State:
+        """The hidden units (M, D)."""
+        return (next(self.gru.parameters()).new_zeros(rows, self.dim),)
+
+    def step(self, x_MD: Tensor, time_M: Tensor, state: State) -> tuple[Tensor, State]:
+        from_x, from_hidden, *biases = self.gru.parameters()
+        new = F.linear(x_MD, from_x, biases[0]).chunk(3, -1)
+        old = F.linear(state[0], from_hidden, biases[1]).chunk(3, -1)
+        reset_MD, keep_MD = torch.sigmoid(new[0] + old[0]), torch.sigmoid(new[1] + old[1])
+        hidden_MD = torch.lerp(torch.tanh(new[2] + reset_MD * old[2]), state[0], keep_MD)
+        return hidden_MD, (hidden_MD,)
