@@ -154,15 +154,15 @@ def check_place(out: Path, inputs: Mapping[str, Path | None] | None = None) -> N
     _check_writable("--out", out)
 
 
-def check_output(output: Path, overwrite: bool) -> None:
-    """Raise ConfigError when the file of --output must not or cannot be written."""
+def check_output(output: Path, overwrite: bool, option: str = "--output") -> None:
+    """Raise ConfigError when the file of `option` must not or cannot be written."""
     if output.is_dir():
-        raise ConfigError(f"--output {output} is a folder; pass a file")
+        raise ConfigError(f"{option} {output} is a folder; pass a file")
     if output.exists() and not overwrite:
-        raise ConfigError(f"--output {output} exists; pass --overwrite to replace it")
+        raise ConfigError(f"{option} {output} exists; pass --overwrite to replace it")
     if not output.parent.is_dir():
-        raise ConfigError(f"--output {output}: no such folder {output.parent}")
-    _check_writable("--output", output)
+        raise ConfigError(f"{option} {output}: no such folder {output.parent}")
+    _check_writable(option, output)
     with suppress(OSError):  # as in a folder that must not be listed
         _put_away_parts(output)
 

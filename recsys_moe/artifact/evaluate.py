@@ -15,17 +15,20 @@ import pyarrow.parquet as pq
 from recsys_moe.artifact.baselines import baselines, missed
 from recsys_moe.artifact.evaluation import evaluate_model
 from recsys_moe.artifact.model_folder import NO_CATEGORIES, VOCABULARIES, Artifact, load_artifact
+from recsys_moe.artifact.periods import Periods, check_periods
 from recsys_moe.artifact.run_folder import DATA_LOCK
 from recsys_moe.artifact.segments import Segments
 from recsys_moe.config.encoders import chosen_context
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Rows, reading
 from recsys_moe.data.streaming import open_rows, rows_within
+from recsys_moe.data.times import row_times
 from recsys_moe.errors import DataError
 from recsys_moe.files import read_object, write_json
 from recsys_moe.schema import Schema, check_split
 
 logger = logging.getLogger("recsys_moe.evaluate")
+OPTIONAL = ("ranking", "periods", "rows_without_time")
 
 
 def evaluate_artifact(
@@ -33,14 +36,18 @@ def evaluate_artifact(
     split: str,
     data: Path | None,
     progress: Callable[[int], None] = lambda rows: None,
+    *,
+    periods: int | None = None,
 ) -> dict[str, Any]:
-    """Evaluate a run or model folder on a split of its data. Raises DataError.
+    """Evaluate a run or model folder on a split of its data. Raises ConfigError and DataError.
 
-    A run folder knows its data; a model folder alone needs `data`.
+    A run folder knows its data; a model folder alone needs `data`. `periods`: add the metrics of
+    that many periods of the split.
     """
     check_split("--split", split)
     artifact = load_artifact(path)
     folder, schema = data_of(path, artifact, data)
+    by_time = [] if periods is None else [periods_of(folder, schema, split, periods)]
     rows, train = (open_split(artifact, folder, schema, name) for name in (split, "train"))
     batches = EvalBatches(rows, artifact.config.eval_rows)
     result = evaluate_model(
@@ -51,7 +58,7 @@ def evaluate_artifact(
         split=split,
         progress=progress,
         calibrations=artifact.calibration,
-        segments=segments_of(artifact, train, schema),
+        apart=[segments_of(artifact, train, schema), *by_time],
     )
     result["baselines"] = baselines(train, batches.rows, schema)
     result["trained_on_these_data"] = schema == artifact.schema
@@ -70,6 +77,12 @@ def segments_of(artifact: Artifact, train: Rows, schema: Schema) -> Segments:
     context = chosen_context(artifact.config, artifact.schema)
     found = [(one.name, _categories(artifact.categories, [one.name])) for one in context]
     return Segments(train, schema, [(n, [row["value"] for row in rows]) for n, rows in found])
+
+
+def periods_of(folder: Path, schema: Schema, split: str, count: int) -> Periods:
+    """Empty periods of a split. Raises ConfigError and DataError."""
+    check_periods(count)
+    return Periods(row_times(folder, split, "--periods"), schema, count)
 
 
 def data_of(path: Path, artifact: Artifact, data: Path | None) -> tuple[Path, Schema]:
@@ -149,9 +162,9 @@ def _holds(file: Path, name: str, ids: pa.ChunkedArray) -> bool:
 def save_evaluation(path: Path, result: dict[str, Any]) -> None:
     """Keep the result in evaluation/<split>.json when `path` is a run folder and the data its own.
 
-    Rows of another preparation may have been training rows of this run. A `ranking` kept there
-    stays when the result has none and is of the same model. Warns of every metric that a baseline
-    reaches, and of a folder that cannot be written.
+    Rows of another preparation may have been training rows of this run. What options had added
+    there stays when the result is of the same model and without them. Warns of every metric that a
+    baseline reaches, and of a folder that cannot be written.
     """
     for line in missed(result):
         logger.warning(line)
@@ -162,17 +175,17 @@ def save_evaluation(path: Path, result: dict[str, Any]) -> None:
     elif (Path(path) / "model").is_dir():
         file = Path(path) / "evaluation" / f"{result['split']}.json"
         try:
-            write_json(file, {**_kept_ranking(file, result), **result})
+            write_json(file, {**_kept(file, result), **result})
         except OSError as error:
             reason = error.strerror or error
             logger.warning("cannot write %s, the result is not saved: %s", file, reason)
 
 
-def _kept_ranking(file: Path, result: dict[str, Any]) -> dict[str, Any]:
-    """The `ranking` of an earlier evaluation of the same rows and weights, if there is one."""
+def _kept(file: Path, result: dict[str, Any]) -> dict[str, Any]:
+    """What options added to an earlier evaluation of the same rows and weights."""
     try:
         before = read_object(file)
     except (OSError, ValueError):
         return {}
-    same = before.get("loss") == result["loss"] and "ranking" in before
-    return {"ranking": before["ranking"]} if same else {}
+    same = before.get("loss") == result["loss"]
+    return {name: before[name] for name in OPTIONAL if same and name in before}

@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from recsys_moe.artifact.calibration import Calibrations, helpful_calibration
 from recsys_moe.artifact.metrics import RoutingMetrics
-from recsys_moe.artifact.segments import Segments
 from recsys_moe.config.build import loss_weights
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Batch
 from recsys_moe.kinds import Kind, by_task, kind_of
 from recsys_moe.model.output import Output
 from recsys_moe.model.recommender import Recommender
+from recsys_moe.model.request import Request
 from recsys_moe.model.tasks import row_losses
 from recsys_moe.schema import Schema, Task
+
+
+class Parts(Protocol):
+    """Metrics of parts of the rows, such as segments."""
+
+    def update(self, request: Request, scored: tuple[Tensor, Tensor]) -> None:
+        """Add the next rows of the split; `scored`: logits and labels, of all tasks."""
+
+    def report(self) -> dict[str, Any]:
+        """What is added to the object of `evaluate --json`."""
 
 
 class Evaluation:
@@ -131,16 +141,18 @@ def evaluate_model(
     split: str,
     progress: Callable[[int], None] = lambda rows: None,
     calibrations: Calibrations | None = None,
-    segments: Segments | None = None,
+    apart: Sequence[Parts] = (),
 ) -> dict[str, Any]:
     """Evaluate `model` in evaluation mode on its own device; `progress` receives rows done.
 
-    `segments`, if given, is updated too and added to the result.
+    `apart` is updated too and added to the result.
     """
     evaluation = Evaluation(schema, config, calibrations)
-    add_rows(evaluation, model, batches, config, progress=progress, segments=segments)
-    apart = {} if segments is None else {"segments": segments.result()}
-    return evaluation.result(split) | apart
+    add_rows(evaluation, model, batches, config, progress=progress, apart=apart)
+    result = evaluation.result(split)
+    for parts in apart:
+        result |= parts.report()
+    return result
 
 
 @torch.inference_mode()
@@ -151,7 +163,7 @@ def add_rows(
     config: Config,
     *,
     progress: Callable[[int], None] = lambda rows: None,
-    segments: Segments | None = None,
+    apart: Sequence[Parts] = (),
 ) -> None:
     """Score `batches` by `model` in evaluation mode and add them to `evaluation`."""
     model.eval()
@@ -160,6 +172,6 @@ def add_rows(
         request, labels = batch.request.to(model.device), batch.labels.to(model.device)
         output = model(request)
         evaluation.update(output, labels)
-        if segments is not None:
-            segments.update(request, (output.logits_BT, labels))
+        for parts in apart:
+            parts.update(request, (output.logits_BT, labels))
         progress(len(labels))

@@ -66,6 +66,9 @@ class Segments:
         """Of segments with rows: `rows`, and the metrics by task, None where undefined."""
         return {name: self._of(name) for name, rows in self.rows.items() if rows}
 
+    def report(self) -> dict[str, Any]:
+        return {"segments": self.result()}
+
     def _of(self, name: str) -> dict[str, Any]:
         tasks = {}
         for task, metrics in zip(self.tasks, self.metrics[name], strict=True):

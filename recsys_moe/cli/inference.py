@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from recsys_moe.cli.options import Json, Model, MovedData, Overwrite, Ranking, opt
+from recsys_moe.cli.periods import period_lines
 from recsys_moe.errors import ConfigError
 from recsys_moe.kinds import metric_title
 
@@ -44,13 +45,20 @@ def evaluate(
             "With --ranking: which positives are relevant, e.g. rating>=4.", metavar="TASK>=NUMBER"
         ),
     ] = None,
+    periods: Annotated[
+        int | None,
+        opt("Also print metrics of so many periods of the split, in the order of time."),
+    ] = None,
+    plot: Annotated[
+        Path | None, opt("With --periods: draw them to this .svg or .png.", metavar="FILE")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Evaluate a model on a split.
 
     Prints AUC, BCE and ECE of binary tasks, MSE, RMSE and MAE of regressions, baselines and experts
     per example (with --json their load); with --ranking also NDCG, recall, MRR, hit rate and GAUC
-    of top-N lists.
+    of top-N lists; with --periods also normalised entropy and predicted over observed.
     """
     from recsys_moe.artifact.thresholds import parse_thresholds
     from recsys_moe.errors import GateError
@@ -59,15 +67,34 @@ def evaluate(
     options = {name: value for name, value in asked.items() if value is not None}
     if options and not ranking:
         raise ConfigError(f"--{next(iter(options))} needs --ranking; pass both")
+    if plot is not None:
+        _check_plot(plot, periods)
     thresholds = parse_thresholds(model, min_ or [], max_ or [])
-    result = evaluated(model, split, data, options if ranking else None)
+    result = evaluated(model, split, data, options if ranking else None, periods=periods)
+    if plot is not None:
+        from recsys_moe.lab.report.plots_periods import save_plot
+
+        save_plot(plot, result["periods"])
     print(json.dumps(result) if as_json else table(result, f"{split}, {result['rows']} rows"))
     if missed := [text for one in thresholds if (text := one.missed(result))]:
         raise GateError("; ".join(missed))
 
 
+def _check_plot(plot: Path, periods: int | None) -> None:
+    from recsys_moe.lab.report.plots_periods import check_plot
+
+    if periods is None:
+        raise ConfigError("--plot needs --periods; pass both")
+    check_plot(plot)
+
+
 def evaluated(
-    model: Path, split: str, data: Path | None, ranking: dict[str, Any] | None = None
+    model: Path,
+    split: str,
+    data: Path | None,
+    ranking: dict[str, Any] | None = None,
+    *,
+    periods: int | None = None,
 ) -> dict[str, Any]:
     """Metrics of a split, saved in the run too. `ranking`: options of `evaluate_ranking`."""
     from recsys_moe.artifact.evaluate import evaluate_artifact, save_evaluation
@@ -75,7 +102,7 @@ def evaluated(
 
     ranked = {} if ranking is None else {"ranking": _ranked(model, split, data, ranking)}
     with row_progress(f"evaluating {split}") as progress:
-        result = evaluate_artifact(model, split, data, progress)
+        result = evaluate_artifact(model, split, data, progress, periods=periods)
     save_evaluation(model, result | ranked)
     return result | ranked
 
@@ -161,6 +188,8 @@ def table(result: dict[str, Any], title: str) -> str:
     lines += list(_unknown(result.get("segments", {})))
     if "ranking" in result:
         lines += ["", *ranking_lines(result["ranking"])]
+    if "periods" in result:
+        lines += ["", *period_lines(result)]
     return "\n".join(lines)
 
 

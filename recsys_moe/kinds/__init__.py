@@ -55,7 +55,7 @@ TABLE = (Binary, Ranking, Regression, Ordinal, Count, Duration, Multiclass)
 KINDS: dict[str, Kind] = {kind.name: kind() for kind in TABLE}
 HIGHER_IS_BETTER = frozenset(metric for kind in KINDS.values() for metric in kind.higher)
 
-ABBREVIATIONS = frozenset({"auc", "bce", "ece", "mse", "rmse", "mae", "d2"})
+ABBREVIATIONS = frozenset({"auc", "gauc", "bce", "ece", "mse", "rmse", "mae", "d2"})
 
 
 def metric_title(metric: str) -> str:

@@ -1,7 +1,8 @@
-"""Exact AUC and calibration error. Axes: N rows."""
+"""Exact AUC and calibration error. Axes: N rows, U users."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,6 +25,30 @@ def exact_auc(scores: Tensor, labels: Tensor) -> float:
     below = negatives.cumsum(0) - negatives
     twice_won = (positives * (2 * below + negatives)).sum()
     return int(twice_won) / (2 * int(positives.sum()) * int(negatives.sum()))
+
+
+def auc_per_user(user_N: Tensor, score_N: Tensor, label_N: Tensor, users: int) -> Tensor:
+    """Exact AUC of each user's rows, ties counted half; NaN for users of one class. (users,)
+
+    As `exact_auc`, in integers, for all users at once.
+    """
+    order = np.lexsort((score_N.numpy(), user_N.numpy()))
+    user_N, score_N = user_N[order], score_N[order]
+    positive_N = (label_N[order] == 1).long()
+    is_new_N = torch.ones(len(user_N), dtype=torch.bool)
+    is_new_N[1:] = (user_N.diff() != 0) | (score_N.diff() != 0)
+    group_N = is_new_N.cumsum(0) - 1
+    groups = int(is_new_N.sum())
+    positives_G = torch.zeros(groups, dtype=torch.long).index_add_(0, group_N, positive_N)
+    negatives_G = torch.zeros(groups, dtype=torch.long).index_add_(0, group_N, 1 - positive_N)
+    user_G = user_N[is_new_N].long()
+    zeros_U = torch.zeros(users, dtype=torch.long)
+    positives_U = zeros_U.index_add(0, user_G, positives_G)
+    negatives_U = zeros_U.index_add(0, user_G, negatives_G)
+    before_U = negatives_U.cumsum(0) - negatives_U  # of all users before this one
+    below_G = negatives_G.cumsum(0) - negatives_G - before_U[user_G]
+    twice_won_U = zeros_U.index_add(0, user_G, positives_G * (2 * below_G + negatives_G))
+    return twice_won_U / (2 * positives_U * negatives_U).double()  # 0 / 0 is NaN
 
 
 def calibration_error(scores: Tensor, labels: Tensor) -> float:

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from recsys_moe.inference.evaluation.ranking_metrics import (
     PerUser,
-    auc_per_user,
     bootstrap,
     list_metrics,
     means,
 )
 from recsys_moe.inference.evaluation.ranking_rows import RankingRows
+from recsys_moe.kinds.curves import auc_per_user
 
 NONE = -1
 """Where a list has no item left."""

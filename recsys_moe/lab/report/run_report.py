@@ -27,6 +27,7 @@ from recsys_moe.lab.report.genres import FEWEST
 from recsys_moe.lab.report.importance import ROWS, importance
 from recsys_moe.lab.report.learning import LearningCurves, consistency
 from recsys_moe.lab.report.page import Report, Section, Shown
+from recsys_moe.lab.report.plots_periods import over_time, periods
 from recsys_moe.lab.report.quality import task_quality
 from recsys_moe.lab.report.run import Options, Progress, Run, look_at
 from recsys_moe.schema import SCHEMA_FILE, Schema
@@ -160,6 +161,9 @@ def _quality(run: Run, recorded: dict[str, Any]) -> Section:
             if data:
                 name, title = f"{name}-{slug(task)}", f"{title}: {task}"
                 figures.append(Shown(name, title, sources, data, draw))
+    if by_time := over_time(recorded.get("periods") or ()):
+        file = f"evaluation/{run.sample.split}.json"
+        figures.append(Shown("periods", "Metrics by period", (file,), by_time, periods))
     ranking = recorded.get("ranking")
     names = titles(ranking["k"]) if ranking else {}
     segments = run.segments()
