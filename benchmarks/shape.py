@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys_moe.data.columns import Batch, Columns
+from recsys_moe.data.rows import Batch, Columns
 from recsys_moe.kinds import KINDS
 from recsys_moe.model.mtmoe import MultiTaskMoE
 from recsys_moe.model.output import Output

@@ -31,7 +31,7 @@ from recsys_moe.cli.compare import read_sections
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.batches import EvalBatches
-from recsys_moe.data.columns import Columns
+from recsys_moe.data.rows import Columns
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan
 from recsys_moe.train.loader import RecDataModule

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from recsys_moe.data.columns import Columns
+from recsys_moe.data.rows import Columns
 from recsys_moe.model.mtmoe import MultiTaskMoE
 from recsys_moe.model.output import Output
 from recsys_moe.routers import Routing

@@ -13,7 +13,7 @@ from lightning import Trainer
 from lightning.pytorch.callbacks import Callback
 
 from recsys_moe.artifact.routing_history import spread_rows, take_rows
-from recsys_moe.data.columns import Columns
+from recsys_moe.data.rows import Columns
 from recsys_moe.train.module import RecModule
 from research.slow_causes import gates
 from research.slow_probes import (

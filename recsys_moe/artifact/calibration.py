@@ -11,13 +11,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recsys_moe.artifact.reading import damaged, reading
+from recsys_moe.files import read_object
 from recsys_moe.kinds.curves import ROWS_PER_PART
+from recsys_moe.schema import Schema
 
 MAX_KNOTS = 32
 ROWS_PER_KNOT = 50
@@ -138,3 +142,13 @@ def from_json(content: dict[str, Any]) -> Calibrations:
 def _increases(values: tuple[float, ...]) -> bool:
     finite = bool(values) and all(map(math.isfinite, values))
     return finite and all(a < b for a, b in zip(values, values[1:], strict=False))
+
+
+def load(path: Path, schema: Schema) -> Calibrations:
+    """Read a file. Raises DataError for one that does not fit the schema."""
+    with reading(path):
+        found = from_json(read_object(path))
+    names = [task.name for task in schema.tasks]
+    if strange := sorted(found.keys() - set(names)):
+        raise damaged(path, f"its tasks must be among {names}, got {strange}")
+    return found

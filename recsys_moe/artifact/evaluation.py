@@ -12,7 +12,7 @@ from recsys_moe.artifact.calibration import Calibrations, helpful_calibration
 from recsys_moe.artifact.metrics import RoutingMetrics
 from recsys_moe.config.build import loss_weights
 from recsys_moe.config.settings import Config
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.kinds import Kind, by_task, kind_of
 from recsys_moe.model.output import Output
 from recsys_moe.model.recommender import Recommender

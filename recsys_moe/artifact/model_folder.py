@@ -1,7 +1,7 @@
 """The self-contained model folder: weights, vocabularies, schema, configuration, metric card.
 
 Loads without pickle, Lightning and the training data. Errors name the file. The format version
-grows when a folder would be read differently (3, 4 with encoders, 5 with context features).
+grows when a folder would be read differently (4: encoders, 5: context features, 6: events).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import recsys_moe
 from recsys_moe.artifact import calibration
 from recsys_moe.artifact.bags import load_history
 from recsys_moe.artifact.calibration import Calibrations
+from recsys_moe.artifact.events import load_events
 from recsys_moe.artifact.reading import damaged, load_seen, reading
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import read_config_file
@@ -33,7 +34,7 @@ from recsys_moe.model.recommender import Recommender
 from recsys_moe.schema import SCHEMA_FILE, ConfigError, DataError, Feature, Schema
 
 FORMAT = "recsys-moe-artifact"
-FORMAT_VERSION, WITH_ENCODERS, WITH_CONTEXT = VERSIONS = (3, 4, 5)
+FORMAT_VERSION, WITH_ENCODERS, WITH_CONTEXT, WITH_EVENTS = VERSIONS = (3, 4, 5, 6)
 MANIFEST = "manifest.json"
 FILES = (
     "weights.safetensors",
@@ -49,7 +50,9 @@ ENCODERS, VOCABULARIES = "encoders.safetensors", "features.parquet"
 """Optional: encoders of features and histories, and the categories."""
 HISTORY = "history.safetensors"
 """Optional: the histories in the vectors of known users."""
-OPTIONAL = (ENCODERS, VOCABULARIES, HISTORY)
+EVENTS = "events.safetensors"
+"""Optional: the last events of known users."""
+OPTIONAL = (ENCODERS, VOCABULARIES, HISTORY, EVENTS)
 
 NO_CATEGORIES = pa.table(
     {name: pa.array([], pa.string()) for name in ("side", "feature", "value")}
@@ -81,6 +84,8 @@ class Artifact:
     """User u has the rows row[first[u]:first[u + 1]] of `history.table_RW`, item i those of
     `item_row` and `item_first` of `user_bag.table_RW`; empty for a model
     without histories, and for one that was written before folders kept them."""
+    events: dict[str, torch.Tensor] = field(default_factory=dict)
+    """The last training events of users (see artifact/events.py), for sequence encoders."""
     added_items: int = 0
     """Cold-start items, which come last (see inference/cold_start/new_items)."""
 
@@ -112,17 +117,18 @@ def save_artifact(
     calibrations: Calibrations,
     encoders: dict[str, torch.Tensor] | None = None,
     history: dict[str, torch.Tensor] | None = None,
+    events: dict[str, torch.Tensor] | None = None,
 ) -> None:
     """Write the artifact completely or not at all; an older one at `out` is replaced at the end.
 
     `weights` is the state_dict of a model without encoders (`Recommender.materialize`), `encoders`
-    theirs, `history` what known users have of it; `data` the prepared folder it was trained on, or
-    an artifact: both hold the ids and the schema.
+    theirs, `history` what known users have of it, `events` the last ones of users; `data` the
+    prepared folder it was trained on, or an artifact: both hold the ids and the schema.
     """
     with replacing_folder(Path(out)) as folder:
         save_file({k: v.contiguous().cpu() for k, v in weights.items()}, folder / FILES[0])
         save_file(seen, folder / FILES[1])
-        for name, tensors in ((ENCODERS, encoders), (HISTORY, history)):
+        for name, tensors in ((ENCODERS, encoders), (HISTORY, history), (EVENTS, events)):
             if tensors:
                 save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, folder / name)
         for made in folder.glob("*.safetensors"):  # for their owner; servers are other users
@@ -139,6 +145,8 @@ def save_artifact(
 
 def version_of(config: Config, has_encoders: bool) -> int:
     """Of the folder of a model."""
+    if config.model.sequence != "none":
+        return WITH_EVENTS
     plain = WITH_ENCODERS if has_encoders else FORMAT_VERSION
     return plain if config.model.context == "none" else WITH_CONTEXT
 
@@ -191,9 +199,10 @@ def load_artifact(path: Path) -> Artifact:
         seen=load_seen(folder / "seen.safetensors", schema),
         model=_load_model(folder, config, schema),  # after the ids: they bound its size
         card=_read_object(folder / "card.json"),
-        calibration=_load_calibrations(folder / "calibration.json", schema),
+        calibration=calibration.load(folder / "calibration.json", schema),
         encoders=encoders,
         history=load_history(folder / HISTORY, schema, encoders),
+        events=load_events(folder / EVENTS, schema),
         categories=_load_categories(folder / VOCABULARIES),
     )
 
@@ -265,15 +274,6 @@ def _load_model(folder: Path, config: Config, schema: Schema) -> Recommender:
 def _read_object(path: Path) -> dict[str, Any]:
     with reading(path):
         return read_object(path)
-
-
-def _load_calibrations(path: Path, schema: Schema) -> Calibrations:
-    with reading(path):
-        found = calibration.from_json(_read_object(path))
-    names = [task.name for task in schema.tasks]
-    if strange := sorted(found.keys() - set(names)):
-        raise damaged(path, f"its tasks must be among {names}, got {strange}")
-    return found
 
 
 def check_files(folder: Path) -> None:

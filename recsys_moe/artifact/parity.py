@@ -80,7 +80,8 @@ def check_parity(
     largest = 0.0
     for size in BATCH_SIZES * BATCHES:
         batch = [one[start : start + size] for one in inputs]
-        tied_B = near_ties(artifact.model, Request(*batch))
+        context = batch[2] if len(batch) > 2 else None
+        tied_B = near_ties(artifact.model, Request(batch[0], batch[1], context))
         difference_B = _differences(name, runner(*batch), reference(*batch))
         compared_B = difference_B[~tied_B]
         if len(compared_B):

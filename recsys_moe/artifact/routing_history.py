@@ -6,16 +6,16 @@ epochs, T tasks, N sampled rows, B rows of a batch, E experts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from recsys_moe.data.columns import Columns, Rows
+from recsys_moe.data.columns import Rows
+from recsys_moe.data.rows import Columns
 from recsys_moe.errors import DataError
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.request import Request
@@ -70,11 +70,13 @@ def take_rows(rows: Rows, row_N: Tensor) -> Columns:
     parts, start = [], 0
     for chunk in rows.chunks():
         inside_N = (row_N >= start) & (row_N < start + len(chunk))
-        parts.append(chunk.take(row_N[inside_N] - start)._replace(weight=None, offset=None))
+        parts.append(replace(chunk.part(row_N[inside_N] - start), weight=None, offset=None))
         start += len(chunk)
-    columns = zip(*parts, strict=True)
-    joined: Any = (None if one[0] is None else torch.cat(one) for one in columns)
-    return Columns(*joined)
+    joined, place = parts[0].room(sum(map(len, parts))), 0
+    for part in parts:
+        joined.put(place, part)
+        place += len(part)
+    return joined
 
 
 @torch.inference_mode()

@@ -7,16 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Literal
 
 from recsys_moe.config.settings import Config
 from recsys_moe.data.entries import table_rows
+from recsys_moe.data.histories import read_log
+from recsys_moe.data.rows import History, Timelines
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.kinds import KINDS, rating_task
 from recsys_moe.model.encoders.base import Encoder, Encoders, Entity
 from recsys_moe.model.encoders.context import Context
 from recsys_moe.model.encoders.features import Features
 from recsys_moe.model.encoders.item_bag import ItemBag, LinearItemBag
+from recsys_moe.model.encoders.sequence import EventSequence
 from recsys_moe.schema import FeatureColumn, Schema
 
 MOST_CATEGORIES = 2**24
@@ -91,12 +95,26 @@ def _context(config: Config, schema: Schema) -> Context | None:
     return Context(sizes, config.model.embedding_dim)
 
 
+def _sequence(config: Config, schema: Schema) -> EventSequence | None:
+    settings = config.model
+    if settings.sequence == "none":
+        return None
+    return EventSequence(
+        settings.sequence,
+        settings.embedding_dim,
+        length=settings.sequence_length,
+        blocks=settings.sequence_blocks,
+        dropout=settings.sequence_dropout,
+    )
+
+
 ENCODERS: dict[str, tuple[type[Encoder], Callable[[Config, Schema], Encoder | None]]] = {
     "users": (Features, partial(_features, "user")),
     "items": (Features, partial(_features, "item")),
     "item_bag": (ItemBag, partial(_bag, "item_bag")),
     "user_bag": (ItemBag, partial(_bag, "user_bag")),
     "context": (Context, _context),
+    "sequence": (EventSequence, _sequence),
 }
 """By name in the weights: the class, and how to build it; None where the configuration asks for
 none. They are added in this order."""
@@ -144,6 +162,16 @@ def chosen_context(config: Config, schema: Schema) -> tuple[FeatureColumn, ...]:
                 f"{MOST_CATEGORIES} categories, got {one.name!r} with {got}; list the others"
             )
     return chosen
+
+
+def history_of(config: Config, folder: Path, schema: Schema) -> History | None:
+    """What rows of a prepared folder see of the past: events of all splits, each strictly before
+    the row. None for a model without a sequence encoder. Raises ConfigError, DataError."""
+    settings = config.model
+    if settings.sequence == "none":
+        return None
+    timelines = Timelines(read_log(folder, schema), settings.sequence_length)
+    return History(timelines, config.data.tie_rule)
 
 
 def is_readable(feature: FeatureColumn) -> bool:

@@ -50,6 +50,9 @@ class DataConfig(Section):
     """Users get resampled negatives in proportion to their number of sampled ones to this
     power; logits are corrected for it. 1: as many as before; 0: the same number for every
     user, for better lists for users with short histories."""
+    tie_rule: Literal["strict", "log"] = "strict"
+    """Which events of the same second a row sees, with model.sequence: `strict`: none; `log`:
+    those that the log has before it."""
     max_memory_mb: int = Field(default=4096, ge=1)
     """Memory for the rows of a split, in 2**20 bytes; larger splits are read from disk in
     every epoch."""

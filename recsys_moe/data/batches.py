@@ -15,7 +15,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from recsys_moe.data.columns import Batch, Columns, Rows
+from recsys_moe.data.columns import Rows
+from recsys_moe.data.events import window_order
+from recsys_moe.data.rows import Batch, Columns
 from recsys_moe.schema import DataError, Schema
 
 
@@ -117,14 +119,14 @@ def shuffled(
     The first `start` are drawn and not taken, so that those behind them stay what they are.
     """
     generator = torch.Generator().manual_seed(seed)
-    order = torch.randperm(len(columns), generator=generator)
+    order = _order(columns, generator)
     for number, (first, stop) in enumerate(bounds):
         rates = (hiding.rate, hiding.rate, *hiding.features_only)
         drawn = [_drawn(stop - first, rate, generator) for rate in rates]
         if number < start:
             continue
         part = slice(*part_bounds(0, stop - first, *share))
-        batch = columns.take(order[first:stop][part])
+        batch = columns.take(order[first:stop][part], shared=True)
         for index_B, one, hidden_B in zip(batch[:2], hiding[1:3], drawn[:2], strict=True):
             if hidden_B is None:
                 continue
@@ -138,6 +140,13 @@ def shuffled(
                 shown_B = alone_B[part] & (index_B >= 0) & (index_B != one)
                 index_B.copy_(torch.where(shown_B, ~index_B, index_B))
         yield batch
+
+
+def _order(columns: Columns, generator: torch.Generator) -> Tensor:
+    """A random order of rows; with histories one of stretches of timelines."""
+    if columns.history is None or columns.timelines is None or not len(columns):
+        return torch.randperm(len(columns), generator=generator)
+    return window_order(columns.history, columns.timelines.length, generator)
 
 
 def _drawn(rows: int, rate: float, generator: torch.Generator) -> Tensor | None:
@@ -194,10 +203,10 @@ def gathered(pieces: Sequence[Piece], read: Callable[[int], Columns]) -> Columns
     """
     group, start, stop = pieces[0]
     if len(pieces) == 1:
-        return Columns(*read(group).take(slice(start, stop)))
+        return read(group).part(slice(start, stop))
     rows, like = sum(p.stop - p.start for p in pieces), read(group)
     columns, place = like.room(rows), 0
     for group, start, stop in pieces:
-        columns.put(place, read(group).take(slice(start, stop)))
+        columns.put(place, read(group).part(slice(start, stop)))
         place += stop - start
     return columns

@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,82 +18,10 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
+from recsys_moe.data.rows import EVENT, TIME, Columns, History
 from recsys_moe.files import check_kind
 from recsys_moe.kinds import Kind, kind_of
-from recsys_moe.model.request import Request
 from recsys_moe.schema import DataError, FeatureColumn, Schema
-
-
-class Batch(NamedTuple):
-    """Indices of users and items (B,) int32; labels (B, T) float32, NaN where missing.
-
-    The weights of the rows (B,) float32, finite and >= 0; None where the data have none. `offset`
-    (B, T) is subtracted from the logits before the loss is taken (see ResampledNegatives); None: 0.
-    `context` (B, C) float32: per context feature of the model the index of a category or a
-    standardised number, NaN where missing; None for a model without any.
-    """
-
-    user: Tensor
-    item: Tensor
-    labels: Tensor
-    weight: Tensor | None = None
-    offset: Tensor | None = None
-    context: Tensor | None = None
-
-    @property
-    def request(self) -> Request:
-        """What a model is asked about these rows."""
-        return Request(self.user, self.item, self.context)
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Rows as tensors with the layout of `Batch`."""
-
-    user: Tensor
-    item: Tensor
-    labels: Tensor
-    weight: Tensor | None = None
-    offset: Tensor | None = None
-    context: Tensor | None = None
-
-    @property
-    def request(self) -> Request:
-        """What a model is asked about these rows."""
-        return Request(self.user, self.item, self.context)
-
-    def room(self, rows: int) -> Columns:
-        """For `rows` rows like these, with no values yet."""
-        known = {name: one for name, one in vars(self).items() if one is not None}
-        return Columns(**{name: v.new_empty(rows, *v.shape[1:]) for name, v in known.items()})
-
-    def __len__(self) -> int:
-        return len(self.user)
-
-    def take(self, rows: Tensor | slice) -> Batch:
-        optional = (self.weight, self.offset, self.context)
-        some = (None if one is None else one[rows] for one in optional)
-        return Batch(self.user[rows], self.item[rows], self.labels[rows], *some)
-
-    def put(self, start: int, rows: Batch) -> None:
-        """Write `rows` behind row `start`."""
-        to = slice(start, start + len(rows.user))
-        for mine, values in zip(vars(self).values(), rows, strict=True):
-            if mine is not None and values is not None:
-                mine[to] = values
-
-    @property
-    def sizes(self) -> list[int]:
-        """Rows of each row group; in memory there is one."""
-        return [len(self)]
-
-    def group(self, number: int) -> Columns:
-        """The rows of one row group."""
-        return self
-
-    def chunks(self) -> Iterator[Columns]:
-        """The rows in order: here all at once, from disk by row group."""
-        yield self
 
 
 class StoredColumns:
@@ -105,10 +31,16 @@ class StoredColumns:
     """
 
     def __init__(
-        self, folder: Path, schema: Schema, split: str, context: Sequence[FeatureColumn] = ()
+        self,
+        folder: Path,
+        schema: Schema,
+        split: str,
+        context: Sequence[FeatureColumn] = (),
+        history: History | None = None,
     ) -> None:
-        """`context`: the context features to read, categorical or numeric."""
-        self.schema, self.context = schema, context
+        """`context`: the context features to read, categorical or numeric. `history`: the events
+        that rows are to see."""
+        self.schema, self.context, self.history = schema, context, history
         self._groups = _row_groups(Path(folder) / split)
         self._change: Callable[[Columns, int], Columns] = lambda rows, _: rows
         self.sizes = [rows for *_, rows in self._groups]
@@ -144,7 +76,23 @@ class StoredColumns:
             weights = None if weight is None else _weights(table[weight], part)
             columns = [context_values(table[one.column], one, part) for one in self.context]
         context = torch.stack(columns, 1) if columns else None
-        return self._change(Columns(user, item, labels, weights, context=context), number)
+        rows = Columns(user, item, labels, weights, context=context)
+        if self.history is not None:
+            rows = self.history.told(rows, *self.times(number))
+        return self._change(rows, number)
+
+    def times(self, number: int) -> tuple[Tensor, Tensor]:
+        """Of the rows of one row group: the place in the timeline of the user and the seconds.
+        (N,) int64"""
+        part, group, _ = self._groups[number]
+        with reading(part):
+            table = pq.ParquetFile(part).read_row_group(group, columns=[EVENT, TIME])
+            (known_N, event_N), (timed_N, time_N) = (
+                known_values(table[name], pa.int64()) for name in (EVENT, TIME)
+            )
+        if not (known_N.all() and timed_N.all()):
+            raise DataError(f"{part}: {EVENT} and {TIME} must not be null; prepare the data again")
+        return event_N.clone(), time_N.clone()
 
     def changed(self, change: Callable[[Columns, int], Columns]) -> StoredColumns:
         """The same row groups as `change` makes them, given each with its number."""
@@ -162,7 +110,7 @@ class StoredColumns:
         first = next(chunks)
         columns, start = first.room(len(self)), 0
         for chunk in chain([first], chunks):
-            columns.put(start, chunk.take(slice(None)))
+            columns.put(start, chunk)
             start += len(chunk)
         pa.default_memory_pool().release_unused()  # else it keeps what the reader needed
         return columns
@@ -174,7 +122,7 @@ Rows = Columns | StoredColumns
 def load_columns(
     folder: Path, schema: Schema, split: str, context: Sequence[FeatureColumn] = ()
 ) -> Columns:
-    """A split in memory. Raises DataError as `StoredColumns` does."""
+    """A split in memory, without histories. Raises DataError as `StoredColumns` does."""
     return StoredColumns(folder, schema, split, context).load()
 
 

@@ -16,7 +16,8 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from recsys_moe.data.columns import Columns, Rows, known_values, reading
+from recsys_moe.data.columns import Rows, known_values, reading
+from recsys_moe.data.rows import Columns
 from recsys_moe.errors import DataError
 from recsys_moe.kinds import KINDS, positive_task, rating_task
 from recsys_moe.schema import SCHEMA_FILE, FeatureColumn, Schema, Task
@@ -152,10 +153,9 @@ def bag_entries(
     return BagEntries(_first(key_P // neighbours, anchors), row_P.int())
 
 
-def _positive_or_rated(
-    chunk: Columns, schema: Schema, levels: int | None
-) -> tuple[Tensor, Tensor, Tensor]:
-    """User, item and level (int64) of rows that count and whose ids are known."""
+def is_event(chunk: Columns, schema: Schema) -> Tensor:
+    """(N,) bool: rows that say what a user did: positives of the first task that has any, and rows
+    with a label of another kind."""
     positive = positive_task(schema.tasks)
     counts_N = torch.zeros(len(chunk), dtype=torch.bool)
     if positive is not None:
@@ -163,6 +163,14 @@ def _positive_or_rated(
     for column, task in enumerate(schema.tasks):
         if not KINDS[task.kind].has_positives:
             counts_N |= ~chunk.labels[:, column].isnan()
+    return counts_N
+
+
+def _positive_or_rated(
+    chunk: Columns, schema: Schema, levels: int | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """User, item and level (int64) of rows that count and whose ids are known."""
+    counts_N = is_event(chunk, schema)
     counts_N &= (chunk.user < schema.user.size) & (chunk.item < schema.item.size)
     user_P, item_P = chunk.user[counts_N].long(), chunk.item[counts_N].long()
     if levels is None:

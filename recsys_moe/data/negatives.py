@@ -13,7 +13,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from recsys_moe.data.columns import Columns, Rows
+from recsys_moe.data.columns import Rows
+from recsys_moe.data.rows import Columns
 from recsys_moe.errors import ConfigError
 from recsys_moe.kinds import positive_task
 from recsys_moe.schema import Schema

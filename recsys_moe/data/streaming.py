@@ -23,7 +23,8 @@ from recsys_moe.data.batches import (
     part_bounds,
     shuffled,
 )
-from recsys_moe.data.columns import Batch, Rows, StoredColumns
+from recsys_moe.data.columns import Rows, StoredColumns
+from recsys_moe.data.rows import Batch, History
 from recsys_moe.kinds import Labelled, positive_task
 from recsys_moe.schema import FeatureColumn, Schema
 from recsys_moe.seeds import stream_seed
@@ -35,7 +36,7 @@ NO_ROWS = Piece(0, 0, 0)
 
 def row_bytes(schema: Schema, *, shifted: bool = False, context: int = 0) -> int:
     """Memory of a training row: two int32 indices, an int64 place in the order, float32 labels,
-    weight and `context` features; `shifted`: an offset for each label too."""
+    weight and `context` numbers; `shifted`: an offset for each label too."""
     labels = len(schema.tasks) * (2 if shifted else 1)
     return 4 * (2 + labels + (schema.weight is not None) + context) + 8
 
@@ -52,9 +53,10 @@ def open_rows(
     most: int,
     *,
     context: Sequence[FeatureColumn] = (),
+    history: History | None = None,
 ) -> Rows:
     """A split: in memory when it has at most `most` rows, else on disk. Raises DataError."""
-    stored = StoredColumns(folder, schema, split, context)
+    stored = StoredColumns(folder, schema, split, context, history)
     return stored.load() if len(stored) <= most else stored
 
 

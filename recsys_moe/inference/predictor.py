@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import Tensor
 
+from recsys_moe.artifact.events import log_of
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.errors import DataError
 from recsys_moe.inference.attribution.features import Attribution, Attributor
@@ -39,7 +40,7 @@ from recsys_moe.inference.scoring.pair_scores import PairScorer, Scores, whole_b
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 from recsys_moe.kinds import kind_of
 from recsys_moe.model.expert_shares import ExpertShare
-from recsys_moe.model.request import Request, of_users
+from recsys_moe.model.request import Events, Request, of_users
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,6 +76,7 @@ class Predictor(IndexScorer):
             for name in dict.fromkeys([*kind_of(task).columns(task.name), task.name])
         ]
         self._unseen_users = artifact.unseen("user")
+        self._log = log_of(artifact.events) if artifact.events else None
 
     @classmethod
     def load(cls, path: str | Path) -> Predictor:
@@ -196,8 +198,9 @@ class Predictor(IndexScorer):
         resolved = self.resolve(users)
         top_items = self._top_items.with_cold_users(self.cold_users.encoder(resolved.parts))
         values = self.context.read_rows(context, len(resolved)).value_BC
+        events = self._events(resolved.index_N)
         return top_items.best(
-            of_users(resolved.index_N)._replace(context=values),
+            of_users(resolved.index_N)._replace(context=values, events=events),
             item_N,
             k,
             exclude_seen=exclude_seen,
@@ -278,6 +281,13 @@ class Predictor(IndexScorer):
         index_N = self.resolve(users).index_N
         return ((index_N < 0) | self._unseen_users[index_N.clamp(min=0)]).tolist()
 
+    def _events(self, user_B: Tensor) -> Events | None:
+        """What the model reads of the users' past; None for one that reads none."""
+        if self._log is None:
+            return None
+        length = self.artifact.config.model.sequence_length
+        return self._log.windows(self._log.whole(user_B), length)
+
     def _pairs(
         self, users: Whom, items: Whom, context: Context = None
     ) -> tuple[Request, ColdStartVectors | None]:
@@ -288,5 +298,5 @@ class Predictor(IndexScorer):
                 f"users and items must have the same length, got {len(user)} and {len(item)}"
             )
         values = self.context.read_rows(context, len(user)).value_BC
-        request = Request(user.index_N, item.index_N, values)
+        request = Request(user.index_N, item.index_N, values, self._events(user.index_N))
         return request, self.cold_users.encoder(user.parts, item.parts)

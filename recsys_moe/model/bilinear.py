@@ -34,6 +34,10 @@ class BilinearTerm(nn.Module):
         """One task's (B,); as `forward` within rounding."""
         raise NotImplementedError
 
+    def grid(self, user_BW: Tensor, item_NW: Tensor, task: int) -> Tensor:
+        """One task's for every user and item (B, N), less what is of the user alone."""
+        raise NotImplementedError
+
 
 class ProjectedTerm(BilinearTerm):
     """<P u, v> with a learned P of rank R for each task.
@@ -56,6 +60,10 @@ class ProjectedTerm(BilinearTerm):
         user_BW, item_BW = x_BD.chunk(2, dim=-1)
         users, items = user_BW @ self.user_TRW[task].t(), item_BW @ self.item_TRW[task].t()
         return (users * items).sum(-1) + x_BD @ self.alone_TD[task]
+
+    def grid(self, user_BW: Tensor, item_NW: Tensor, task: int) -> Tensor:
+        users, items = user_BW @ self.user_TRW[task].t(), item_NW @ self.item_TRW[task].t()
+        return users @ items.t() + item_NW @ self.alone_TD[task, item_NW.shape[1] :]
 
 
 class DiagonalTerm(BilinearTerm):
@@ -80,6 +88,12 @@ class DiagonalTerm(BilinearTerm):
     def of_task(self, x_BD: Tensor, task: int) -> Tensor:
         products_BR = self._products(*x_BD.chunk(2, dim=-1))
         return products_BR @ self.scale_TR[task].tanh() + x_BD @ self.alone_TD[task]
+
+    def grid(self, user_BW: Tensor, item_NW: Tensor, task: int) -> Tensor:
+        scale_R = self.scale_TR[task].tanh()
+        users = user_BW[:, : len(scale_R)] * scale_R
+        alone_N = item_NW @ self.alone_TD[task, item_NW.shape[1] :]
+        return users @ item_NW[:, : len(scale_R)].t() + alone_N
 
     def _products(self, user_BW: Tensor, item_BW: Tensor) -> Tensor:
         rank = self.scale_TR.shape[1]

@@ -17,7 +17,8 @@ class Output(NamedTuple):
 
     logits_BT: Tensor
     aux: Mapping[str, Any] = NOTHING
-    """`routings`: the routing of each task, of models with routers."""
+    """`routings`: the routing of each task, of models with routers; `users`: their vectors
+    (B, D), of a forward pass."""
 
     @property
     def routings(self) -> list[Routing]:

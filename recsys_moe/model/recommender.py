@@ -22,7 +22,7 @@ from recsys_moe.model.expert_shares import Explanation
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.output import Output
 from recsys_moe.model.ranker import Ranker
-from recsys_moe.model.request import Request
+from recsys_moe.model.request import Request, of_items
 from recsys_moe.model.settings import ModelConfig
 from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.base import AllSum
@@ -89,13 +89,14 @@ class Recommender(nn.Module, ABC):
 
     def forward(self, request: Request) -> Output:
         """The output for each row of `request`."""
-        vectors = self.encode_users(request), self.encode_items(request)
+        user_BD, item_BD = self.encode_users(request), self.encode_items(request)
         request = self.known(request)
-        return self.with_biases(self.score(*vectors, request), request)
+        output = self.with_biases(self.score(user_BD, item_BD, request), request)
+        return output._replace(aux={**output.aux, "users": user_BD})
 
     def encode_users(self, request: Request) -> Tensor:
         """The users' vectors (B, D). In evaluation, they must not depend on `request.item`."""
-        return self._encoded("user", request.user, self.user_embedding, request)
+        return self._encoded("user", request.user, self.user_embedding, self._told(request))
 
     def encode_items(self, request: Request) -> Tensor:
         """The items' vectors (B, D). In evaluation, they depend on `request.item` alone."""
@@ -108,6 +109,18 @@ class Recommender(nn.Module, ABC):
         if encoders is None:
             return table(index_B)
         return table(_known(index_B, table)) + encoders(entity, request)
+
+    def _told(self, request: Request) -> Request:
+        """With the vectors of the items of its events, for encoders that read them."""
+        if request.events is None or self.encoders is None or not self.encoders.reads_events:
+            return request
+        item_ML = request.events.item
+        item_E, place_ML = item_ML, None
+        if self.encoders.of_entity("item"):  # each item once
+            item_E, place_ML = item_ML.unique(return_inverse=True)
+        vector_ED = self.encode_items(of_items(item_E.flatten()))
+        found = vector_ED if place_ML is None else vector_ED[place_ML.flatten()]
+        return request._replace(item_vectors=found.unflatten(0, item_ML.shape))
 
     def encode(self, request: Request) -> Tensor:
         """User vector and item vector, concatenated. (B, 2 D)"""
@@ -211,6 +224,11 @@ class Recommender(nn.Module, ABC):
     def passes(self) -> int:
         """Forward passes of a training step, 1 or 2; their disagreement is a part of the loss."""
         return max((router.passes for router in self.routers), default=1)
+
+    def catalogue_scores(self, user_BD: Tensor, item_ND: Tensor, task: int) -> Tensor | None:
+        """The part of a task's logits (B, N) that is a product of the vectors, for the loss of the
+        next item; None for a model without."""
+        return None
 
     def auxiliary_loss(self, output: Output, weights: Mapping[str, float]) -> Tensor:
         """What is added to the training loss: penalties by `weights`, and losses of the model's

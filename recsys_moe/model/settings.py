@@ -67,6 +67,19 @@ class ModelConfig(Section):
     bag_dropout: float = Field(default=0.5, ge=0, lt=1)
     """Share of each bag that is dropped at random in a training step. Without it, bags leak
     training labels."""
+    sequence: Literal["none", "decay", "lru", "gru", "attention"] = "none"
+    """How the events before a row, in their order, are read into the user's vector: pools of
+    learned decays, a linear recurrence, a GRU, or attention. Data need the order of events
+    (`prepare --protocol time` or `leave-last`)."""
+    sequence_length: int = Field(default=200, ge=1)
+    """The last events of a user that are read."""
+    sequence_blocks: int = Field(default=2, ge=1)
+    """Blocks of the sequence encoder: a mixer of events and a feed-forward layer each."""
+    sequence_dropout: float = Field(default=0.2, ge=0, lt=1)
+    """Dropout rate inside the sequence encoder."""
+    next_item_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of the loss of the next item in training: a softmax over all items of the bilinear
+    term of the first binary task, at every positive row. Usual with a sequence: 1."""
     biases: bool = True
     """Logits start at the training mean plus fitted user and item biases; the model learns
     the rest, in standard deviations of the labels. `false`, as in the paper: logits start at 0."""

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from recsys_moe.artifact.monitor import Monitor
 from recsys_moe.artifact.run_folder import BEST, LAST, PREVIOUS, locked_hashes
-from recsys_moe.data.columns import Columns, Rows
+from recsys_moe.data.columns import Rows
+from recsys_moe.data.rows import Columns
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.files import replacing
 from recsys_moe.folders import PART

@@ -8,15 +8,17 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact.bags import ENCODER, PREFIX
+from recsys_moe.artifact.events import last_events
 from recsys_moe.config.build import build_model
 from recsys_moe.config.encoders import bag_levels, chosen_features
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.entries import bag_entries, feature_entries
+from recsys_moe.data.histories import read_log
 from recsys_moe.model.encoders.base import Encoders
 from recsys_moe.model.encoders.item_bag import ItemBag
 from recsys_moe.model.recommender import Recommender
-from recsys_moe.schema import Schema
+from recsys_moe.schema import SPLITS, Schema
 
 
 def set_encoder_entries(
@@ -35,6 +37,13 @@ def set_encoder_entries(
     if encoders.user_bag is not None:
         levels = bag_levels(config, schema, "user_bag")
         encoders.user_bag.set_entries(*bag_entries(rows, schema, levels, of_items=True))
+
+
+def training_events(config: Config, folder: Path, schema: Schema) -> dict[str, Tensor]:
+    """What a model folder keeps of the training rows' events; {} for a model that reads none."""
+    if config.model.sequence == "none":
+        return {}
+    return last_events(read_log(folder, schema, SPLITS[:1]), config.model.sequence_length)
 
 
 def bag_rows(model: Recommender) -> dict[str, Tensor]:

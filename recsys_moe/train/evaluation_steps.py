@@ -9,7 +9,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.calibration import Calibrations
 from recsys_moe.artifact.evaluation import Evaluation, add_rows, merged
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.kinds import by_task, kind_of
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.seeds import stream_seed

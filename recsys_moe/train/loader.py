@@ -10,11 +10,12 @@ from typing import Any
 import lightning
 
 from recsys_moe.config.diff import differences, shown
-from recsys_moe.config.encoders import chosen_context, chosen_features
+from recsys_moe.config.encoders import chosen_context, chosen_features, history_of
 from recsys_moe.config.settings import Config, as_config
 from recsys_moe.data.batches import EvalBatches, TrainBatches, batches_per_epoch
-from recsys_moe.data.columns import Batch, Columns, Rows
+from recsys_moe.data.columns import Rows
 from recsys_moe.data.negatives import ResampledNegatives
+from recsys_moe.data.rows import Batch, Columns, History
 from recsys_moe.data.streaming import StreamBatches, open_rows, rows_within
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema, check_split
@@ -65,7 +66,7 @@ class RecDataModule(lightning.LightningDataModule):
             )
         self.config = wanted
         self._rows.clear()
-        for name in ("_negatives", "_features_only"):
+        for name in ("_negatives", "_features_only", "history"):
             self.__dict__.pop(name, None)
 
     def rows(self, split: str) -> Rows:
@@ -73,10 +74,15 @@ class RecDataModule(lightning.LightningDataModule):
         if split not in self._rows:
             memory = self.config.data.max_memory_mb
             most = self.window if split == "train" else self._rows_within(memory)
-            context = chosen_context(self.config, self.schema)
-            rows = open_rows(self.folder, self.schema, split, most, context=context)
-            self._rows[split] = rows
+            read: dict[str, Any] = {"context": chosen_context(self.config, self.schema)}
+            read["history"] = self.history
+            self._rows[split] = open_rows(self.folder, self.schema, split, most, **read)
         return self._rows[split]
+
+    @cached_property
+    def history(self) -> History | None:
+        """What rows see of the past; None for a model that reads none. Raises ConfigError."""
+        return history_of(self.config, self.folder, self.schema)
 
     def open(self) -> None:
         """Open what training reads, before anything is written. Raises ConfigError, DataError."""
@@ -95,6 +101,7 @@ class RecDataModule(lightning.LightningDataModule):
 
     def _rows_within(self, megabytes: int, shifted: bool = False) -> int:
         context = len(chosen_context(self.config, self.schema))
+        context += 2 * (self.config.model.sequence != "none")  # first and end of what is before
         return rows_within(self.schema, megabytes, shifted=shifted, context=context)
 
     def train_dataloader(self) -> EachEpoch:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.kinds import Kind, by_task, kind_of
 from recsys_moe.model.output import Output
 from recsys_moe.model.tasks import Counts, mean_disagreement, mean_loss

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from recsys_moe.config.build import build_weighting, training_loss_weights
 from recsys_moe.config.settings import Config, as_config
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.model.output import Output
 from recsys_moe.model.tasks import Counts, step_counts
 from recsys_moe.model.weighting import Step
@@ -20,6 +20,7 @@ from recsys_moe.seeds import stream_seed
 from recsys_moe.train.evaluation_steps import EvaluationSteps
 from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.losses import TaskLosses, shifted
+from recsys_moe.train.next_item import build_next_item
 from recsys_moe.train.processes.devices import all_mean, all_sum, process_count
 from recsys_moe.train.weighing import check_training, present, untouched
 from recsys_moe.train.workarounds import makes_step, steps_per_epoch
@@ -61,6 +62,7 @@ class RecModule(EvaluationSteps):
         weights = training_loss_weights(self.config, self.schema)
         self.task_losses = TaskLosses(self.schema.tasks, weights)
         self.weighting = build_weighting(self.config, self.schema)
+        self.next_item = build_next_item(self.config, self.schema)
 
     def forward(self, batch: Batch) -> Output:
         """Logits (B, T) and routings of a batch."""
@@ -127,6 +129,8 @@ class RecModule(EvaluationSteps):
         if batch_idx % settings.log_every_n_steps == 0:
             self._check_step(loss.detach())
         extra = torch.stack(penalties).sum()
+        if self.next_item is not None:
+            extra = extra + sum(self.next_item(self.model, one, batch) for one in outputs)
         if len(outputs) == 2:
             apart = outputs, batch.labels, counts, self.model.routers
             apart_T = self.task_losses.disagreement(*apart)
@@ -171,7 +175,10 @@ class RecModule(EvaluationSteps):
         """`losses` of one pass over a batch, as in a training step."""
         output = self._shifted(batch)
         counts = self._counts(batch.labels, batch.weight, batch.user)
-        return self.losses(output, batch.labels, counts)
+        losses, penalties = self.losses(output, batch.labels, counts)
+        if self.next_item is not None:
+            penalties = penalties + self.next_item(self.model, output, batch)
+        return losses, penalties
 
     def _add_to_epoch(self, loss_sum: Tensor, output: Output, rows: int) -> None:
         self._loss_sum = self._loss_sum.to(loss_sum.device) + loss_sum

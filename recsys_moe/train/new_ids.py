@@ -16,7 +16,7 @@ import torch
 
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.data.batches import EvalBatches
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.kinds import HIGHER_IS_BETTER, KINDS
 from recsys_moe.model.encoders.base import MATERIALIZED_AT_ONCE, Encoders, Entity
 from recsys_moe.model.encoders.features import Features

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from recsys_moe.artifact.routing_history import ROWS, spread_rows, take_rows, top_experts
-from recsys_moe.data.columns import Columns
+from recsys_moe.data.rows import Columns
 from recsys_moe.files import replacing
 
 

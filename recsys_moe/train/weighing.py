@@ -9,7 +9,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.weighting import Weighting
 from recsys_moe.train.processes.devices import all_sum

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.batches import EvalBatches
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.errors import ConfigError
 from recsys_moe.kinds import kind_of

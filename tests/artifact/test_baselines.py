@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from recsys_moe.artifact.baselines import baselines, missed
-from recsys_moe.data.columns import Columns
+from recsys_moe.data.rows import Columns
 from recsys_moe.schema import Schema
 
 NAN = torch.nan

@@ -9,7 +9,7 @@ import torch
 
 from recsys_moe.artifact.segments import Segments
 from recsys_moe.config.settings import parse_config
-from recsys_moe.data.columns import Columns
+from recsys_moe.data.rows import Columns
 from recsys_moe.model.request import Request
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 from recsys_moe.data.batches import EvalBatches, TrainBatches
-from recsys_moe.data.columns import Batch, Columns, load_columns
+from recsys_moe.data.columns import load_columns
+from recsys_moe.data.rows import Batch, Columns
 from recsys_moe.schema import DataError, Schema
 
 

@@ -16,8 +16,9 @@ from torch import Tensor
 from recsys_moe.config.encoders import MOST_CATEGORIES, chosen_context
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
-from recsys_moe.data.columns import Batch, Columns, StoredColumns, load_columns
+from recsys_moe.data.columns import StoredColumns, load_columns
 from recsys_moe.data.negatives import ResampledNegatives, _Contexts
+from recsys_moe.data.rows import Batch, Columns
 from recsys_moe.data.streaming import StreamBatches, row_bytes, rows_within
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.schema import FeatureColumn, Schema

@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from recsys_moe.data.columns import Columns, StoredColumns, load_columns
+from recsys_moe.data.columns import StoredColumns, load_columns
 from recsys_moe.data.entries import bag_entries, feature_entries, table_rows
+from recsys_moe.data.rows import Columns
 from recsys_moe.data.streaming import positive_items
 from recsys_moe.errors import DataError
 from recsys_moe.schema import FeatureColumn, Schema

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.data.columns import Batch, Columns, StoredColumns, load_columns
+from recsys_moe.data.columns import StoredColumns, load_columns
 from recsys_moe.data.negatives import ResampledNegatives
+from recsys_moe.data.rows import Batch, Columns
 from recsys_moe.errors import ConfigError
 from recsys_moe.kinds import kind_of
 from recsys_moe.schema import Schema

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
-from recsys_moe.data.columns import Batch, Columns, StoredColumns, load_columns
+from recsys_moe.data.columns import StoredColumns, load_columns
+from recsys_moe.data.rows import Batch, Columns
 from recsys_moe.data.streaming import (
     StreamBatches,
     open_rows,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from recsys_moe.config.settings import parse_config
-from recsys_moe.data.columns import Columns
+from recsys_moe.data.rows import Columns
 from recsys_moe.schema import Schema
 from recsys_moe.train.module import RecModule
 from research import slow_probes, slow_start

@@ -10,7 +10,7 @@ import math
 import pytest
 import torch
 
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.kinds import KINDS
 from recsys_moe.model.tasks import mean_disagreement
 from recsys_moe.routers import Router, RouterConfig, RouterShape, Routing

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.evaluation import Evaluation
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.errors import RunError
 from recsys_moe.model.mtmoe import MultiTaskMoE
 from recsys_moe.routers import ROUTERS

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.model.output import Output
 from recsys_moe.model.penalties import trimmed_lasso, z_loss
 from recsys_moe.routers import Routing

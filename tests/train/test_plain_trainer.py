@@ -16,7 +16,7 @@ from torch import Tensor
 
 from recsys_moe import Predictor, RecDataModule, RecModule, fit, save_model
 from recsys_moe.artifact.evaluate import evaluate_artifact
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.data.streaming import open_rows
 from recsys_moe.errors import ConfigError
 from tests.conftest import TINY_MODEL

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from recsys_moe.artifact.monitor import BY_LOSS
 from recsys_moe.config.settings import Config, ConfigError, parse_config
-from recsys_moe.data.columns import Batch, load_columns
+from recsys_moe.data.columns import load_columns
+from recsys_moe.data.rows import Batch
 from recsys_moe.data.streaming import positive_items
 from recsys_moe.errors import DataError
 from recsys_moe.model.moe import MoE

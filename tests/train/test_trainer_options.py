@@ -23,7 +23,7 @@ from lightning.pytorch.loggers import CSVLogger
 from torch import Tensor
 
 from recsys_moe import RecDataModule, RecModule, fit
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.errors import ConfigError
 from tests.conftest import TINY_MODEL
 from tests.train.test_plain_trainer import BASE, SAMPLED, History, metrics_of, trainer_for

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.config.settings import parse_config
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.weighting import METHODS
 from recsys_moe.train.fit import fit

@@ -20,8 +20,8 @@ from torch import Tensor
 from recsys_moe.artifact.bags import pooled
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.config.encoders import bag_levels, chosen_features
-from recsys_moe.data.columns import Columns
 from recsys_moe.data.entries import bag_entries
+from recsys_moe.data.rows import Columns
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.features import Entries, FeatureReader, Unknown
 from recsys_moe.inference.cold_start.model import ColdStartVectors, Parts

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.evaluate import data_of
 from recsys_moe.artifact.model_folder import load_artifact
-from recsys_moe.config.encoders import chosen_context
+from recsys_moe.config.encoders import chosen_context, history_of
 from recsys_moe.data.streaming import rows_within
 from recsys_moe.inference.evaluation.ranking_metrics import SEED, means
 from recsys_moe.inference.evaluation.ranking_report import (
@@ -35,6 +35,7 @@ from recsys_moe.inference.evaluation.ranking_rows import (
 )
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking.top_items import largest
+from recsys_moe.inference.scoring.pair_scores import ROWS_PER_BATCH
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
 from recsys_moe.kinds import positive_task
 from recsys_moe.model.request import Request
@@ -70,8 +71,7 @@ def evaluate_ranking(
     wanted = wanted_rows(schema, k, task, relevant)
     rows = _rows(predictor, folder, schema, split, wanted=wanted)
     logits, popularity = _rankers(predictor, rows, wanted)
-    asked = rows.labelled
-    score_NT = predictor.pair_logits(asked.user, asked.item, rows.labelled_context)
+    asked, score_NT = rows.labelled, _asked_logits(predictor, rows)
     found = described(top_lists(logits, rows, k, progress), score_NT[:, wanted.task], rows)
     popular_UK = top_lists(popularity, rows, k)
     popular = means(figures(popular_UK, rows.popularity(asked.item), rows))
@@ -84,6 +84,19 @@ def evaluate_ranking(
         **found,
         "baselines": {"popularity": {**popular, "coverage": coverage(popular_UK, rows)}},
     }
+
+
+def _asked_logits(predictor: Predictor, rows: RankingRows) -> Tensor:
+    """(N, T) of the labelled rows."""
+    asked, context_NC, before = rows.labelled, rows.labelled_context, rows.before
+    if before is None:
+        return predictor.pair_logits(asked.user, asked.item, context_NC)
+    parts = []
+    for place_B in torch.arange(len(asked.user)).split(ROWS_PER_BATCH):
+        context_BC = None if context_NC is None else context_NC[place_B]
+        pairs = asked.user[place_B], asked.item[place_B], context_BC
+        parts.append(predictor.pair_logits(*pairs, before.events(before.labelled_N2[place_B])))
+    return torch.cat(parts)
 
 
 def sample_ranking(
@@ -141,14 +154,17 @@ def _rows(
     config, trained = predictor.artifact.config, predictor.artifact.schema
     context = chosen_context(config, trained)
     most = rows_within(schema, config.data.max_memory_mb, context=len(context))
-    return ranking_rows(folder, schema, split, wanted=wanted, most=most, context=context)
+    read: dict[str, Any] = {"context": context, "history": history_of(config, folder, schema)}
+    return ranking_rows(folder, schema, split, wanted=wanted, most=most, **read)
 
 
 def _rankers(predictor: Predictor, rows: RankingRows, wanted: Wanted) -> tuple[Logits, Logits]:
     """Logits of the model and of the popularity baseline."""
     popularity_I = rows.positives_I.double()
     return (
-        lambda users: predictor.catalogue_logits(users.user, wanted.task, users.context),
+        lambda users: predictor.catalogue_logits(
+            users.user, wanted.task, users.context, users.events
+        ),
         lambda users: popularity_I.expand(users.rows, -1),
     )
 

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from recsys_moe.data.columns import Rows
+from recsys_moe.data.rows import Columns, History
 from recsys_moe.data.streaming import labelled, open_rows, trained_ids
 from recsys_moe.errors import ConfigError, DataError, suggestion
+from recsys_moe.inference.evaluation.ranking_history import Before, before
 from recsys_moe.kinds import KINDS, Labelled
 from recsys_moe.model.request import Request, of_users
 from recsys_moe.schema import SPLITS, FeatureColumn, Schema
@@ -52,10 +54,14 @@ class Wanted:
     def requests(self, rows: Rows) -> Iterator[Request]:
         """The same with their contexts."""
         for chunk in rows.chunks():
-            wanted_N = chunk.labels[:, self.task] == 1
-            if self.also is not None:
-                wanted_N &= chunk.labels[:, self.also] >= self.least
-            yield chunk.request.take(wanted_N)
+            yield replace(chunk, history=None).part(self.mask(chunk)).request
+
+    def mask(self, chunk: Columns) -> Tensor:
+        """(N,) bool: the relevant ones."""
+        wanted_N = chunk.labels[:, self.task] == 1
+        if self.also is not None:
+            wanted_N &= chunk.labels[:, self.also] >= self.least
+        return wanted_N
 
 
 @dataclass(frozen=True)
@@ -81,6 +87,8 @@ class RankingRows:
     """Of each relevant pair, (N, C); a user has a list in each context with a relevant item."""
     labelled_context: Tensor | None = None
     """Of each row of `labelled`, (N, C)."""
+    before: Before | None = None
+    """What lists and rows see of the past, of models that read it."""
 
     @property
     def lists(self) -> Request:
@@ -99,6 +107,12 @@ class RankingRows:
 
     @cached_property
     def _lists(self) -> tuple[Request, Tensor]:
+        lists, list_N = self._asked()
+        if self.before is not None:
+            lists = lists._replace(events=self.before.events(self.before.user_U2[lists.user]))
+        return lists, list_N
+
+    def _asked(self) -> tuple[Request, Tensor]:
         user_N, context_NC = self.relevant.user, self.context
         if context_NC is None:
             user_L, list_N = user_N.unique(return_inverse=True)
@@ -152,21 +166,23 @@ def ranking_rows(
     wanted: Wanted,
     most: int,
     context: Sequence[FeatureColumn] = (),
+    history: History | None = None,
 ) -> RankingRows:
-    """Read the splits of a prepared folder, in memory up to `most` rows. `context`: features of the
-    model.
+    """Read the splits of a prepared folder, in memory up to `most` rows. `context`, `history`: what
+    the model reads. A list sees what was before the user's first relevant row.
 
     Excludes the user's positives of earlier splits: of the training rows and, for the test split,
     of the validation rows. Raises NothingRelevantError.
     """
-    before = SPLITS[: SPLITS.index(split)]
+    earlier = SPLITS[: SPLITS.index(split)]
+    read: dict[str, Any] = {"context": context, "history": history}
     opened = {
-        name: open_rows(folder, schema, name, most, context=context if name == split else ())
-        for name in {*before, split, "train"}
+        name: open_rows(folder, schema, name, most, **(read if name == split else {}))
+        for name in {*earlier, split, "train"}
     }
     positives = Wanted(wanted.task)
     train = _distinct(positives.pairs(opened["train"]), schema)
-    excluded_N = _distinct((p for name in before for p in positives.pairs(opened[name])), schema)
+    excluded_N = _distinct((p for name in earlier for p in positives.pairs(opened[name])), schema)
     relevant, left_out = _relevant(_joined(wanted.pairs(opened[split])), excluded_N, schema)
     contexts = None
     if context:
@@ -184,7 +200,7 @@ def ranking_rows(
     return RankingRows(
         relevant=relevant,
         excluded=_pairs(excluded_N, schema),
-        excluded_splits=before,
+        excluded_splits=earlier,
         labelled=asked,
         positives_I=torch.bincount(pairs.item, minlength=schema.item.size),
         trained_user_U=trained_user_U,
@@ -192,6 +208,7 @@ def ranking_rows(
         counts={"items": schema.item.size, "relevant": len(relevant.user), **left_out},
         context=contexts,
         labelled_context=asked_context,
+        before=None if history is None else before(opened[split], wanted, history, schema),
     )
 
 

@@ -14,7 +14,7 @@ from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.inference.scoring.pair_scores import PairScorer
 from recsys_moe.model.draws import Draws
 from recsys_moe.model.ranker import Ranker
-from recsys_moe.model.request import Request, of_users
+from recsys_moe.model.request import Events, Request, of_users
 from recsys_moe.routers import Routing
 
 
@@ -33,17 +33,25 @@ class IndexScorer:
             return self.artifact.model.routings(Request(user_B, item_B))
 
     def catalogue_logits(
-        self, user_U: Tensor, task: int, context_UC: Tensor | None = None
+        self,
+        user_U: Tensor,
+        task: int,
+        context_UC: Tensor | None = None,
+        events: Events | None = None,
     ) -> Tensor:
         """Logits (U, N) of user indices for all items of the catalogue."""
-        users = of_users(user_U)._replace(context=context_UC)
+        users = of_users(user_U)._replace(context=context_UC, events=events)
         return self._ranker.grid(users, torch.arange(self.artifact.schema.item.size), task)
 
     def pair_logits(
-        self, user_B: Tensor, item_B: Tensor, context_BC: Tensor | None = None
+        self,
+        user_B: Tensor,
+        item_B: Tensor,
+        context_BC: Tensor | None = None,
+        events: Events | None = None,
     ) -> Tensor:
         """Logits (B, T) of pairs of indices."""
-        return self._pair_scores.logits(Request(user_B, item_B, context_BC))
+        return self._pair_scores.logits(Request(user_B, item_B, context_BC, events))
 
     @cached_property
     def popularity(self) -> Tensor:

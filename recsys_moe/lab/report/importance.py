@@ -23,8 +23,9 @@ from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.artifact.routing_history import take_rows
 from recsys_moe.config.encoders import chosen_context, chosen_features
 from recsys_moe.data.batches import EvalBatches
-from recsys_moe.data.columns import Columns, Rows
+from recsys_moe.data.columns import Rows
 from recsys_moe.data.entries import entries_of_table, table_rows
+from recsys_moe.data.rows import Columns
 from recsys_moe.inference.attribution.features import LeftOut
 from recsys_moe.inference.cold_start.encode import ENTITIES
 from recsys_moe.inference.cold_start.model import with_cold_users

@@ -25,7 +25,8 @@ from recsys_moe.artifact.routing_history import take_rows, top_expert
 from recsys_moe.artifact.run_folder import DATA_LOCK
 from recsys_moe.config.settings import weighed_apart
 from recsys_moe.data.batches import EvalBatches
-from recsys_moe.data.columns import Columns, Rows
+from recsys_moe.data.columns import Rows
+from recsys_moe.data.rows import Columns
 from recsys_moe.errors import ConfigError
 from recsys_moe.lab.report import genres, learning
 from recsys_moe.routers import Routing
@@ -227,7 +228,7 @@ class Run:
         """At most `most` rows of the sample drawn at random, and their ascending places."""
         generator = torch.Generator().manual_seed(self.options.seed)
         place_N = torch.randperm(self.sample.rows, generator=generator)[:most].sort().values
-        return Columns(*self.sample.columns.take(place_N)), place_N
+        return self.sample.columns.part(place_N), place_N
 
     def genres(self) -> list[genres.GenreBreakdown]:
         """Of tasks with enough rows; empty without genres."""

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from recsys_moe.model.request import Request
 
 Entity = Literal["user", "item"]
-BUILT_IN = ("users", "items", "item_bag", "user_bag", "context")
-"""Features of users and of items, bags of users and of items, context features."""
+BUILT_IN = ("users", "items", "item_bag", "user_bag", "context", "sequence")
+"""Features of users and of items, bags of users and of items, context features, events."""
 MATERIALIZED_AT_ONCE = 1024
 """Entities per part; bags are long."""
 
@@ -59,6 +59,7 @@ class Encoders(nn.Module):
     item_bag: Any
     user_bag: Any
     context: Any
+    sequence: Any
 
     def __init__(self, **parts: Encoder | None) -> None:
         """The order of `parts` is that in which they are added."""
@@ -70,6 +71,11 @@ class Encoders(nn.Module):
         """What is added to the embedding of users or of items: (B, D), or 0."""
         parts = [part(request) for part in self.of_entity(entity)]
         return reduce(add, parts) if parts else 0.0
+
+    @property
+    def reads_events(self) -> bool:
+        """Whether a part of it reads `Request.events`."""
+        return self.sequence is not None
 
     def of_entity(self, entity: Entity) -> list[Encoder]:
         """Those of users or of items."""
@@ -120,6 +126,13 @@ class Both(Encoders):
 
     def forward(self, entity: Entity, request: Request) -> Tensor | float:
         return self.first(entity, request) + self.second(entity, request)
+
+    @property
+    def reads_events(self) -> bool:
+        return bool(self.first.reads_events or self.second.reads_events)
+
+    def of_entity(self, entity: Entity) -> list[Encoder]:
+        return [*self.first.of_entity(entity), *self.second.of_entity(entity)]
 
 
 def shown(index_B: Tensor) -> Tensor:

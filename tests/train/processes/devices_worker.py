@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 from recsys_moe.artifact.evaluation import Evaluation, evaluate_model, merged
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.batches import part_bounds
-from recsys_moe.data.columns import Batch
+from recsys_moe.data.rows import Batch
 from recsys_moe.model.tasks import Counts, step_counts
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule

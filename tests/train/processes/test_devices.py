@@ -19,7 +19,8 @@ import pytest
 import torch
 
 from recsys_moe.config.settings import parse_config
-from recsys_moe.data.columns import Batch, load_columns
+from recsys_moe.data.columns import load_columns
+from recsys_moe.data.rows import Batch
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.tasks import Counts
 from recsys_moe.routers import ROUTERS

@@ -1,0 +1,133 @@
+"""Rows in memory, and batches of them.
+
+Axes: B batch, T tasks, N rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple
+
+from torch import Tensor
+
+from recsys_moe.data.events import EventLog
+from recsys_moe.model.request import Events, Request
+
+EVENT, TIME = "event", "timestamp"
+"""Columns of split files."""
+TieRule = Literal["strict", "log"]
+
+
+class Timelines(NamedTuple):
+    """What the histories of rows are read from, and how many events of each at most."""
+
+    log: EventLog
+    length: int
+
+
+class History(NamedTuple):
+    """What rows are to see of the past."""
+
+    timelines: Timelines
+    ties: TieRule
+    """`strict`: nothing of the same second; `log`: what the log has before."""
+
+    def told(self, rows: Columns, event_N: Tensor, time_N: Tensor) -> Columns:
+        """Rows with the span of what lies before each."""
+        log = self.timelines.log
+        if self.ties == "log":
+            span_N2 = log.span(rows.user, event_N)
+        else:
+            span_N2 = log.span_before(rows.user, time_N)
+        return replace(rows, history=span_N2, timelines=self.timelines)
+
+
+class Batch(NamedTuple):
+    """Indices of users and items (B,) int32; labels (B, T) float32, NaN where missing.
+
+    The weights of the rows (B,) float32, finite and >= 0; None where the data have none. `offset`
+    (B, T) is subtracted from the logits before the loss is taken (see ResampledNegatives); None: 0.
+    `context` (B, C) float32: per context feature of the model the index of a category or a
+    standardised number, NaN where missing; None for a model without any.
+    """
+
+    user: Tensor
+    item: Tensor
+    labels: Tensor
+    weight: Tensor | None = None
+    offset: Tensor | None = None
+    context: Tensor | None = None
+    events: Events | None = None
+
+    @property
+    def request(self) -> Request:
+        """What a model is asked about these rows."""
+        return Request(self.user, self.item, self.context, self.events)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Rows as tensors with the layout of `Batch`, and `history` (N, 2) instead of its events: what
+    `EventLog.span` tells of each row; None for a model that reads none."""
+
+    user: Tensor
+    item: Tensor
+    labels: Tensor
+    weight: Tensor | None = None
+    offset: Tensor | None = None
+    context: Tensor | None = None
+    history: Tensor | None = None
+    timelines: Timelines | None = None
+    """Where the events of `history` are; the same for all rows."""
+
+    @property
+    def request(self) -> Request:
+        """What a model is asked about these rows."""
+        return self.take(slice(None)).request
+
+    def room(self, rows: int) -> Columns:
+        """For `rows` rows like these, with no values yet."""
+        return self._each(lambda one: one.new_empty(rows, *one.shape[1:]))
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    def take(self, rows: Tensor | slice, *, shared: bool = False) -> Batch:
+        """A batch of some rows. `shared`: see `EventLog.windows`."""
+        part = self.part(rows)
+        events = None
+        if part.timelines is not None and part.history is not None:
+            log, length = part.timelines
+            events = log.windows(part.history, length, shared=shared)
+        columns = (part.user, part.item, part.labels, part.weight, part.offset, part.context)
+        return Batch(*columns, events)
+
+    def part(self, rows: Tensor | slice) -> Columns:
+        """Some rows."""
+        return self._each(lambda one: one[rows])
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Columns:
+        columns: dict[str, Any] = vars(self)
+        made = {name: change(one) for name, one in columns.items() if isinstance(one, Tensor)}
+        return Columns(**{**columns, **made})
+
+    def put(self, start: int, rows: Columns) -> None:
+        """Write `rows` behind row `start`."""
+        to = slice(start, start + len(rows))
+        for mine, values in zip(vars(self).values(), vars(rows).values(), strict=True):
+            if isinstance(mine, Tensor) and values is not None:
+                mine[to] = values
+
+    @property
+    def sizes(self) -> list[int]:
+        """Rows of each row group; in memory there is one."""
+        return [len(self)]
+
+    def group(self, number: int) -> Columns:
+        """The rows of one row group."""
+        return self
+
+    def chunks(self) -> Iterator[Columns]:
+        """The rows in order: here all at once, from disk by row group."""
+        yield self

@@ -1,0 +1,98 @@
+"""What a user did before, in order: a causal encoder of the events of the request.
+
+Axes: B rows, M windows, L events of a window, D width of the embeddings.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from recsys_moe.model.encoders.base import Encoder
+from recsys_moe.model.encoders.mixers import MIXERS, Mixer
+from recsys_moe.model.request import Events, Request
+from recsys_moe.routers.stream import RandomStream
+from recsys_moe.seeds import stream_seed
+
+DAY = 86_400.0
+
+
+class EventSequence(Encoder):
+    """The last output of blocks of a mixer and a feed-forward layer over a user's events.
+
+    An event enters as the vector of its item, which the model fills in, plus learned vectors for
+    its rating, for a missing rating, and for the time since the event before. Blocks normalise
+    first: x + mixer(norm x), then x + ff(norm x). A user without events has a learned vector.
+    """
+
+    is_static: ClassVar[bool] = False
+
+    def __init__(self, mixer: str, dim: int, *, length: int, blocks: int, dropout: float) -> None:
+        """`length`: events of a window at most; `dropout`: of the events' vectors and inside."""
+        super().__init__("user")
+        self.length = length
+        self.first_norm, self.last_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.dropout = StreamDropout(dropout)
+        self.blocks = nn.ModuleList(
+            _Block(MIXERS[mixer](dim, length), dim, self.dropout) for _ in range(blocks)
+        )
+        self.about_3D = nn.Parameter(torch.zeros(3, dim))
+        self.nothing_D = nn.Parameter(torch.zeros(dim))
+
+    def forward(self, request: Request) -> Tensor:
+        events = request.events
+        if events is None or request.item_vectors is None:
+            return self.nothing_D.expand(request.rows, -1)
+        out_MLD = self.encode(request.item_vectors, events)
+        place_B = (events.place - 1).clamp(min=0)
+        last_BD = out_MLD[events.window, place_B]
+        return torch.where(events.place[:, None] > 0, last_BD, self.nothing_D)
+
+    def encode(self, item_MLD: Tensor, events: Events) -> Tensor:
+        """(M, L, D): after each event of the windows what is said of the user."""
+        x_MLD = self.dropout(self.first_norm(item_MLD + self._about(events).to(item_MLD)))
+        for block in self.blocks:
+            x_MLD = block(x_MLD, events.time)
+        return self.last_norm(x_MLD)
+
+    def _about(self, events: Events) -> Tensor:
+        """What is added for the rating and for the time since the event before. (M, L, D)"""
+        missing_ML = events.value.isnan()
+        gap_ML = (events.time.diff(dim=1).clamp(min=0) / DAY).log1p()
+        gap_ML = F.pad(gap_ML, (1, 0))
+        parts = (events.value.nan_to_num(0.0), missing_ML.float(), gap_ML.float())
+        return torch.stack(parts, -1) @ self.about_3D
+
+    def reseed(self, seed: int) -> None:
+        self.dropout.stream.reseed(stream_seed(seed, "sequence"))
+
+
+class _Block(nn.Module):
+    def __init__(self, mixer: Mixer, dim: int, dropout: StreamDropout) -> None:
+        super().__init__()
+        self.mixer, self.dropout = mixer, dropout
+        self.mixer_norm, self.ff_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        self.wide, self.narrow = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
+
+    def forward(self, x_MLD: Tensor, time_ML: Tensor) -> Tensor:
+        x_MLD = x_MLD + self.dropout(self.mixer(self.mixer_norm(x_MLD), time_ML))
+        hidden = self.dropout(F.gelu(self.wide(self.ff_norm(x_MLD))))
+        return x_MLD + self.dropout(self.narrow(hidden))
+
+
+class StreamDropout(nn.Module):
+    """Dropout whose draws follow from a stream of its own."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate, self.stream = rate, RandomStream()
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not (self.training and self.rate):
+            return x
+        generator = self.stream.generator(x.device)
+        kept = torch.rand(x.shape, generator=generator, device=x.device) >= self.rate
+        return x * kept / (1 - self.rate)
