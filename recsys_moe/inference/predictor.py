@@ -29,12 +29,7 @@ from recsys_moe.inference.context import Context, context_reader
 from recsys_moe.inference.frames import ranked_frame, scored_frame
 from recsys_moe.inference.plain import plain, plain_list, whole_number
 from recsys_moe.inference.ranking.item_filters import allowed_items
-from recsys_moe.inference.ranking.top_items import (
-    Recommendation,
-    TopItems,
-    formula_of,
-    score_names,
-)
+from recsys_moe.inference.ranking.top_items import Recommendation, TopItems, formula_of, score_names
 from recsys_moe.inference.scoring.by_index import IndexScorer
 from recsys_moe.inference.scoring.pair_scores import PairScorer, Scores, whole_batch
 from recsys_moe.inference.vocabulary import Ids, Vocabulary

@@ -34,9 +34,18 @@ class BilinearTerm(nn.Module):
         """One task's (B,); as `forward` within rounding."""
         raise NotImplementedError
 
-    def grid(self, user_BW: Tensor, item_NW: Tensor, task: int) -> Tensor:
-        """One task's for every user and item (B, N), less what is of the user alone."""
+    def factors(self, user_BW: Tensor, item_NW: Tensor, task: int) -> tuple[Tensor, Tensor]:
+        """(B, R + 1) and (N, R + 1), whose product is one task's term of all users and items, less
+        what is of the user alone."""
         raise NotImplementedError
+
+    def _with_alone(
+        self, user_BR: Tensor, item_NR: Tensor, item_NW: Tensor, task: int
+    ) -> tuple[Tensor, Tensor]:
+        """Factors with the linear term of the items."""
+        alone_N = item_NW @ self.alone_TD[task, item_NW.shape[1] :]
+        ones_B = user_BR.new_ones(len(user_BR))
+        return torch.column_stack([user_BR, ones_B]), torch.column_stack([item_NR, alone_N])
 
 
 class ProjectedTerm(BilinearTerm):
@@ -61,9 +70,9 @@ class ProjectedTerm(BilinearTerm):
         users, items = user_BW @ self.user_TRW[task].t(), item_BW @ self.item_TRW[task].t()
         return (users * items).sum(-1) + x_BD @ self.alone_TD[task]
 
-    def grid(self, user_BW: Tensor, item_NW: Tensor, task: int) -> Tensor:
+    def factors(self, user_BW: Tensor, item_NW: Tensor, task: int) -> tuple[Tensor, Tensor]:
         users, items = user_BW @ self.user_TRW[task].t(), item_NW @ self.item_TRW[task].t()
-        return users @ items.t() + item_NW @ self.alone_TD[task, item_NW.shape[1] :]
+        return self._with_alone(users, items, item_NW, task)
 
 
 class DiagonalTerm(BilinearTerm):
@@ -89,11 +98,10 @@ class DiagonalTerm(BilinearTerm):
         products_BR = self._products(*x_BD.chunk(2, dim=-1))
         return products_BR @ self.scale_TR[task].tanh() + x_BD @ self.alone_TD[task]
 
-    def grid(self, user_BW: Tensor, item_NW: Tensor, task: int) -> Tensor:
+    def factors(self, user_BW: Tensor, item_NW: Tensor, task: int) -> tuple[Tensor, Tensor]:
         scale_R = self.scale_TR[task].tanh()
-        users = user_BW[:, : len(scale_R)] * scale_R
-        alone_N = item_NW @ self.alone_TD[task, item_NW.shape[1] :]
-        return users @ item_NW[:, : len(scale_R)].t() + alone_N
+        users, items = (one[:, : len(scale_R)] for one in (user_BW, item_NW))
+        return self._with_alone(users * scale_R, items, item_NW, task)
 
     def _products(self, user_BW: Tensor, item_BW: Tensor) -> Tensor:
         rank = self.scale_TR.shape[1]

@@ -60,8 +60,8 @@ class MoENetwork(Recommender):
         )
         return logits_BT if self.bilinear is None else logits_BT + self.bilinear(x_BD)
 
-    def catalogue_scores(self, user_BD: Tensor, item_ND: Tensor, task: int) -> Tensor | None:
-        return None if self.bilinear is None else self.bilinear.grid(user_BD, item_ND, task)
+    def product(self, user_BD: Tensor, item_ND: Tensor, task: int) -> tuple[Tensor, Tensor] | None:
+        return None if self.bilinear is None else self.bilinear.factors(user_BD, item_ND, task)
 
     def routings(self, request: Request) -> list[Routing]:
         x_BD, user_B = self.encode(request), self.known(request).user

@@ -43,8 +43,8 @@ class TwoTower(Recommender):
         users_BTR, items_BTR = self.users_of_tasks(user_BD), self.items_of_tasks(item_BD)
         return Output((users_BTR * items_BTR).sum(-1))
 
-    def catalogue_scores(self, user_BD: Tensor, item_ND: Tensor, task: int) -> Tensor:
-        return self.users_of_tasks(user_BD)[:, task] @ self.items_of_tasks(item_ND)[:, task].t()
+    def product(self, user_BD: Tensor, item_ND: Tensor, task: int) -> tuple[Tensor, Tensor]:
+        return self.users_of_tasks(user_BD)[:, task], self.items_of_tasks(item_ND)[:, task]
 
     def users_of_tasks(self, user_BD: Tensor) -> Tensor:
         """(B, D) -> (B, T, R)"""
