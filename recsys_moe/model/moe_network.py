@@ -63,6 +63,13 @@ class MoENetwork(Recommender):
     def product(self, user_BD: Tensor, item_ND: Tensor, task: int) -> tuple[Tensor, Tensor] | None:
         return None if self.bilinear is None else self.bilinear.factors(user_BD, item_ND, task)
 
+    @torch.no_grad()
+    def start_product(self, column: int) -> None:
+        if isinstance(self.bilinear, DiagonalTerm):
+            kept_R = self.bilinear.scale_TR[column].clone()
+            self.bilinear.scale_TR.zero_()
+            self.bilinear.scale_TR[column] = kept_R
+
     def routings(self, request: Request) -> list[Routing]:
         x_BD, user_B = self.encode(request), self.known(request).user
         return [router(x_BD, user_B) for router in self.routers]

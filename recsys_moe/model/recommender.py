@@ -231,6 +231,11 @@ class Recommender(nn.Module, ABC):
         the next item."""
         return None
 
+    @torch.no_grad()
+    def start_product(self, column: int) -> None:
+        """Before training with the loss of the next item: of the logits that product is for
+        `column` alone at first; a large product is noise to other tasks."""
+
     def auxiliary_loss(self, output: Output, weights: Mapping[str, float]) -> Tensor:
         """What is added to the training loss: penalties by `weights`, and losses of the model's
         own. A scalar."""

@@ -63,6 +63,8 @@ class RecModule(EvaluationSteps):
         self.task_losses = TaskLosses(self.schema.tasks, weights)
         self.weighting = build_weighting(self.config, self.schema)
         self.next_item = build_next_item(self.config, self.schema)
+        if self.next_item is not None:
+            self.model.start_product(self.next_item.column)
 
     def forward(self, batch: Batch) -> Output:
         """Logits (B, T) and routings of a batch."""

@@ -25,7 +25,8 @@ class EventSequence(Encoder):
 
     An event enters as the vector of its item, which the model fills in, plus learned vectors for
     its rating, for a missing rating, and for the time since the event before. Blocks normalise
-    first: x + mixer(norm x), then x + ff(norm x). A user without events has a learned vector.
+    first: x + mixer(norm x), then x + ff(norm x). Dropout acts on what enters and on what a block
+    adds; inside the wide layer its draws would cost as much as the layer. A user without events has a learned vector.
     """
 
     is_static: ClassVar[bool] = False
@@ -79,8 +80,8 @@ class _Block(nn.Module):
 
     def forward(self, x_MLD: Tensor, time_ML: Tensor) -> Tensor:
         x_MLD = x_MLD + self.dropout(self.mixer(self.mixer_norm(x_MLD), time_ML))
-        hidden = self.dropout(F.gelu(self.wide(self.ff_norm(x_MLD))))
-        return x_MLD + self.dropout(self.narrow(hidden))
+        hidden_MLH = F.gelu(self.wide(self.ff_norm(x_MLD)))
+        return x_MLD + self.dropout(self.narrow(hidden_MLH))
 
 
 class StreamDropout(nn.Module):
