@@ -238,6 +238,37 @@ def featured_run(featured: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 
 
 @pytest.fixture(scope="session")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of the protocol `time` of the log of tests/timed.py. Read only."""
+    from tests.timed import prepared
+
+    return prepared(tmp_path_factory.mktemp("timed") / "data")
+
+
+SEQUENCE_MODEL = {
+    **{"sequence": "decay", "sequence_length": 8, "next_item_weight": 1.0},
+    **{"bilinear_rank": 8, "bilinear_diagonal": True},
+}
+
+
+@pytest.fixture(scope="session")
+def timed_run(timed: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that reads the events before a row. Read only."""
+    from recsys_moe.config.settings import parse_config
+    from recsys_moe.train.fit import fit
+
+    out = tmp_path_factory.mktemp("runs") / "timed"
+    config = {
+        "model": {**TINY_MODEL, **SEQUENCE_MODEL},
+        "data": {"tie_rule": "log"},
+        "optim": {"lr": 0.01},
+        "trainer": {"max_epochs": 2, "batch_size": 128, "logger": "csv"},
+    }
+    fit(parse_config(config), timed, out)
+    return out
+
+
+@pytest.fixture(scope="session")
 def contextual(featured: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`featured` with the context of tests/context.py. Read only."""
     from tests.context import with_context

@@ -26,11 +26,11 @@ def read_log(folder: Path, schema: Schema, splits: Sequence[str] = SPLITS) -> Ev
             f"model.sequence needs prepared data with times in order (column {EVENT}), got "
             f"{folder} of --protocol {schema.protocol}; prepare with --protocol time or leave-last"
         )
-    parts = (one for split in splits for one in _events(folder, schema, split))
+    parts = (one for split in splits for one in read_events(folder, schema, split))
     return EventLog.of(parts, schema.user.size)
 
 
-def _events(folder: Path, schema: Schema, split: str) -> Iterator[TimedRows]:
+def read_events(folder: Path, schema: Schema, split: str) -> Iterator[TimedRows]:
     stored, rated = StoredColumns(folder, schema, split), rating_task(schema.tasks)
     mean, std = 0.0, 1.0
     if rated is not None:

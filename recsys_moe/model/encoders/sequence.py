@@ -26,7 +26,8 @@ class EventSequence(Encoder):
     An event enters as the vector of its item, which the model fills in, plus learned vectors for
     its rating, for a missing rating, and for the time since the event before. Blocks normalise
     first: x + mixer(norm x), then x + ff(norm x). Dropout acts on what enters and on what a block
-    adds; inside the wide layer its draws would cost as much as the layer. A user without events has a learned vector.
+    adds; inside the wide layer its draws would cost as much as the layer. A user without events has
+    a learned vector.
     """
 
     is_static: ClassVar[bool] = False

@@ -1,0 +1,96 @@
+"""Models that read the events before a row, from training to a served list."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from recsys_moe.artifact.evaluate import evaluate_artifact
+from recsys_moe.config.settings import parse_config
+from recsys_moe.errors import ConfigError
+from recsys_moe.inference.evaluation.ranking import evaluate_ranking
+from recsys_moe.inference.predictor import Predictor
+from recsys_moe.model.encoders.mixers import MIXERS
+from recsys_moe.train.fit import fit
+from tests.conftest import SEQUENCE_MODEL, TINY_MODEL
+
+
+def config(**sections: Any) -> dict[str, Any]:
+    base: dict[str, Any] = {
+        "model": {**TINY_MODEL, **SEQUENCE_MODEL},
+        "data": {"tie_rule": "log"},
+        "optim": {"lr": 0.01},
+        "trainer": {"max_epochs": 1, "batch_size": 128, "logger": "csv"},
+    }
+    return {name: {**base.get(name, {}), **sections.get(name, {})} for name in {*base, *sections}}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_order_is_learned_where_only_order_tells(timed: Path, tmp_path: Path, mixer: str) -> None:
+    """Nine of ten next items are the third item after the last: popularity cannot know."""
+    changes = {
+        "model": {"sequence": mixer, "embedding_dim": 16, "bilinear_rank": 16},
+        "trainer": {"max_epochs": 15, "patience": 15, "monitor": "watch/auc"},
+        "optim": {"lr": 0.02},
+    }
+    fit(parse_config(config(**changes)), timed, tmp_path / "run")
+    found = evaluate_ranking(tmp_path / "run", "val", k=5)
+    assert found["ndcg"] > 2 * found["baselines"]["popularity"]["ndcg"]
+
+
+def test_a_run_is_evaluated_on_the_events_before_each_row(timed_run: Path) -> None:
+    """What `fit` found on validation, `evaluate` finds on the model folder."""
+    found = evaluate_artifact(timed_run, "val", None)
+    again = evaluate_artifact(timed_run / "model", "val", timed_run_data(timed_run))
+    assert found["loss"] == pytest.approx(again["loss"], abs=1e-6)
+
+
+def timed_run_data(run: Path) -> Path:
+    import json
+
+    return Path(json.loads((run / "data.lock.json").read_text())["folder"])
+
+
+def test_a_saved_model_scores_with_the_training_events_of_its_users(timed_run: Path) -> None:
+    predictor = Predictor.load(timed_run)
+    users, items = predictor.artifact.users["user"].to_pylist(), ["i3", "i4"]
+    known = predictor.score([users[0]] * 2, items).tasks["watch"]
+    emptied = Predictor.load(timed_run)
+    assert emptied._log is not None
+    emptied._log.item_P.fill_(0)
+    assert not torch.equal(known, emptied.score([users[0]] * 2, items).tasks["watch"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "data", "message"),
+    [
+        ({"model": {"bilinear_rank": 0, "bilinear_diagonal": False}}, "timed", "bilinear_rank=8"),
+        ({}, "prepared", "--protocol time or leave-last"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_is_written(
+    changes: dict[str, Any],
+    data: str,
+    message: str,
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        fit(parse_config(config(**changes)), request.getfixturevalue(data), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_resuming_inside_an_epoch_ends_with_the_same_weights(timed: Path, tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
+    whole = {"trainer": {"max_epochs": 2}}
+    fit(parse_config(config(**whole)), timed, tmp_path / "whole")
+    fit(parse_config(config(trainer={"max_epochs": 1})), timed, tmp_path / "parts")
+    fit(parse_config(config(**whole)), timed, tmp_path / "parts", resume="auto")
+    one, two = (load_file(tmp_path / n / "model/weights.safetensors") for n in ("whole", "parts"))
+    assert all(torch.equal(one[name], two[name]) for name in one)
