@@ -40,6 +40,9 @@ class DataConfig(Section):
     features_only_rate: float = Field(default=0.1, ge=0, lt=1)
     """Share of training rows whose item (and, independently, user) loses its id and keeps its
     features, which trains them for new ids. Only where there are features."""
+    context_dropout: float = Field(default=0.1, ge=0, lt=1)
+    """Share of training rows that lose context, which trains scores without it: half of them lose
+    all features, the others each with probability 1/2. Only where the model reads context."""
     resample_negatives: bool = False
     """Draw new items for the negatives that `prepare` sampled in every epoch, among those that
     the user has no other training row with."""

@@ -28,9 +28,10 @@ class ShuffledBatches(ABC):
     Of `world` processes this is `rank`, with batches of `batch_size` rows each. `id_dropout`: share
     of users and of items replaced by the OOV id, which trains its embedding; with `ids_only` every
     second one is ~index instead, the OOV id with the features and the bag of that index.
-    `features_only`: shares of users and of items replaced by ~index in addition. `start`: leave out
-    that many batches, and change no other; `len` counts them. Raises DataError when there are fewer
-    rows than processes.
+    `features_only`: shares of users and of items replaced by ~index in addition. `context_dropout`:
+    share of rows that lose context, half of them all, the others each value with probability 1/2.
+    `start`: leave out that many batches, and change no other; `len` counts them. Raises DataError
+    when there are fewer rows than processes.
     """
 
     rows: Rows
@@ -40,6 +41,7 @@ class ShuffledBatches(ABC):
     id_dropout: float
     ids_only: bool = False
     features_only: tuple[float, float] = (0.0, 0.0)
+    context_dropout: float = 0.0
     seed: int
     rank: int = 0
     world: int = 1
@@ -48,7 +50,8 @@ class ShuffledBatches(ABC):
     def __post_init__(self) -> None:
         self.batches = batches_per_epoch(len(self.rows), self.batch_size, self.world)
         sizes = self.schema.user.size, self.schema.item.size
-        self.hiding = Hiding(self.id_dropout, *sizes, self.ids_only, self.features_only)
+        shares = self.features_only, self.context_dropout
+        self.hiding = Hiding(self.id_dropout, *sizes, self.ids_only, *shares)
 
     def __len__(self) -> int:
         return self.batches
@@ -74,14 +77,15 @@ class TrainBatches(ShuffledBatches):
 
 
 class Hiding(NamedTuple):
-    """How ids are hidden: the rate of id dropout, the OOV indices of users and items, and the other
-    two as in `ShuffledBatches`."""
+    """How ids and contexts are hidden: the rate of id dropout, the OOV indices of users and items,
+    and the others as in `ShuffledBatches`."""
 
     rate: float
     user: int
     item: int
     ids_only: bool
     features_only: tuple[float, float]
+    context: float = 0.0
 
 
 def batches_per_epoch(rows: int, batch_size: int, world: int) -> int:
@@ -123,6 +127,7 @@ def shuffled(
     for number, (first, stop) in enumerate(bounds):
         rates = (hiding.rate, hiding.rate, *hiding.features_only)
         drawn = [_drawn(stop - first, rate, generator) for rate in rates]
+        lost_BC = _lost(columns, stop - first, hiding.context, generator)
         if number < start:
             continue
         part = slice(*part_bounds(0, stop - first, *share))
@@ -139,6 +144,8 @@ def shuffled(
             if alone_B is not None:
                 shown_B = alone_B[part] & (index_B >= 0) & (index_B != one)
                 index_B.copy_(torch.where(shown_B, ~index_B, index_B))
+        if batch.context is not None and lost_BC is not None:
+            batch.context[lost_BC[part]] = torch.nan
         yield batch
 
 
@@ -152,6 +159,15 @@ def _order(columns: Columns, generator: torch.Generator) -> Tensor:
 def _drawn(rows: int, rate: float, generator: torch.Generator) -> Tensor | None:
     """A random share of the rows of a batch; a rate of 0 draws no random numbers."""
     return torch.rand(rows, generator=generator) < rate if rate else None
+
+
+def _lost(columns: Columns, rows: int, rate: float, generator: torch.Generator) -> Tensor | None:
+    """Which values of the context are lost: see `ShuffledBatches`. (B, C)"""
+    if columns.context is None or not rate:
+        return None
+    drawn_BC = torch.rand(rows, 1 + columns.context.shape[1], generator=generator)
+    row_B1, alone_BC = drawn_BC[:, :1], drawn_BC[:, 1:] < 0.5
+    return (row_B1 < rate / 2) | ((row_B1 < rate) & alone_BC)
 
 
 class EvalBatches:

@@ -125,6 +125,7 @@ class RecDataModule(lightning.LightningDataModule):
         ids_only = settings.model.has_encoders
         draws: dict[str, Any] = {"id_dropout": rate, "ids_only": ids_only, "seed": seed}
         draws["features_only"] = self._features_only
+        draws["context_dropout"] = settings.data.context_dropout
         share: dict[str, Any] = {"rank": rank, "world": world, "start": start}
         if isinstance(rows, Columns):
             return TrainBatches(rows, self.schema, size, **draws, **share)

@@ -26,6 +26,8 @@ from recsys_moe.train.loader import RecDataModule
 from tests.conftest import TINY_MODEL
 from tests.context import CONTEXT, HOUR, PRICE, expected, with_context
 
+KEPT = {"context_dropout": 0.0}
+
 
 @pytest.fixture(scope="module")
 def folder(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -79,12 +81,54 @@ def test_hidden_ids_keep_their_context(folder: Path) -> None:
     """Rows of both runs are the same, in the same order; of the second all ids may be hidden."""
     for data in ({"shuffle_buffer": 250}, {}):
         shown, hidden = (
-            [*RecDataModule(folder, config({**data, "id_dropout": rate})).train_batches(0)]
+            [*RecDataModule(folder, config({**data, **KEPT, "id_dropout": rate})).train_batches(0)]
             for rate in (0.0, 0.9)
         )
         for one, other in zip(shown, hidden, strict=True):
             assert one.context is not None and other.context is not None
             assert (one.user != other.user).any() and same(one.context, other.context)
+
+
+@pytest.mark.parametrize("buffer", ["auto", 250])
+def test_a_share_of_rows_loses_all_context_or_a_part_of_it(buffer: Any, folder: Path) -> None:
+    """Of 0.4 of the rows half lose both features, and the others each at 1/2: a quarter of them
+    both, a quarter each alone: 0.2 + 0.05, 0.05, 0.05. Within four standard deviations."""
+    data = {"shuffle_buffer": buffer, "id_dropout": 0}
+    found, whole = (
+        [*RecDataModule(folder, config({**data, "context_dropout": rate})).train_batches(0)]
+        for rate in (0.4, 0.0)
+    )
+    known, lost = [], []
+    for one, other in zip(found, whole, strict=True):
+        assert one.context is not None and other.context is not None
+        for part in ("user", "item", "labels"):
+            assert same(getattr(one, part), getattr(other, part))
+        assert same(one.context, other.context.where(~one.context.isnan(), torch.nan))
+        known.append(~other.context.isnan())
+        lost.append(one.context.isnan() & known[-1])
+    both_N = torch.cat(known).all(1)
+    hour_N, price_N = torch.cat(lost)[both_N].unbind(1)
+    shares = [(hour_N & price_N), (hour_N & ~price_N), (price_N & ~hour_N)]
+    for share_N, wanted in zip(shares, (0.25, 0.05, 0.05), strict=True):
+        deviation = (wanted * (1 - wanted) / len(share_N)) ** 0.5
+        assert abs(float(share_N.float().mean()) - wanted) < 4 * deviation
+
+
+@pytest.mark.parametrize("kind", [TrainBatches, StreamBatches])
+def test_what_is_lost_depends_on_the_seed_alone(kind: Any, folder: Path) -> None:
+    """Batches from the fifth on, and the shares of two processes, are those of the whole."""
+    schema = Schema.load(folder)
+    stored = StoredColumns(folder, schema, "train", CONTEXT)
+    draws = {"id_dropout": 0.1, "context_dropout": 0.4, "seed": 3}
+    rows = stored if kind is StreamBatches else stored.load()
+    window = {"window": 256} if kind is StreamBatches else {}
+    whole = [*kind(rows, schema, 64, **draws, **window)]
+    later = [*kind(rows, schema, 64, **draws, **window, start=5)]
+    assert all(same(a.context, b.context) for a, b in zip(whole[5:], later, strict=True))
+    if kind is TrainBatches:
+        halves = [kind(rows, schema, 32, **draws, rank=rank, world=2) for rank in (0, 1)]
+        for one, *parts in zip(whole, *halves, strict=True):
+            assert same(one.context, torch.cat([part.context for part in parts]))  # type: ignore
 
 
 @pytest.mark.parametrize("buffer", ["auto", 250])
@@ -96,7 +140,7 @@ def test_resampled_negatives_keep_the_context_of_a_positive_of_their_user(
     data = {"resample_negatives": True, "user_exponent": power, "shuffle_buffer": buffer}
     schema = Schema.load(folder)
     columns = load_columns(folder, schema, "train", CONTEXT)
-    batches = RecDataModule(folder, config({**data, "id_dropout": 0})).train_batches(1)
+    batches = RecDataModule(folder, config({**data, **KEPT, "id_dropout": 0})).train_batches(1)
     assert isinstance(batches, StreamBatches if buffer == 250 else TrainBatches)
     known = {row[:1] + row[2:] for row in listed(columns)}
     before = sorted((user, *context) for user, _, *context in listed(columns))

@@ -28,6 +28,7 @@ from tests.train.processes.test_encoder_devices import alike, fit_on_two
 from tests.train.test_resume import STEP, VALIDATION, fit_in_pieces, results
 
 TABLE = "encoders.context.table_RD"
+WITHOUT_MEANS = {"biases": False, "router": "softmax"}
 RESAMPLED = {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0.0}
 
 
@@ -80,6 +81,34 @@ def test_a_log_that_only_context_explains(data_settings: dict[str, Any], tmp_pat
     for hour in (3, 8):  # of 48 items the 4 of the hour come first
         ranked = predictor.recommend([1], 4, context={"hour": hour})[0]
         assert sum(int(one.item) % 12 == hour for one in ranked) >= 3
+
+
+@pytest.mark.slow
+def test_scores_without_a_context_are_right_in_the_mean(tmp_path: Path) -> None:
+    """Seconds are 20 to 160 by the hour, most of them early: a mean of 48. Without dropout the
+    score of no context is far from it, with it within a tenth; with a context both are right."""
+    hours = [0] * 8 + [1] * 4 + [2] * 2 + [3] * 2
+    rows = [(u, i, hours[(5 * u + 3 * i) % 16]) for u in range(60) for i in range(u % 2, 40, 2)]
+    frame = pd.DataFrame(rows, columns=["user", "item", "hour"]).assign(
+        seconds=lambda one: 20.0 * 2.0**one.hour
+    )
+    context, tasks = ["hour:categorical=hour"], ["seconds:duration=seconds"]
+    frame.to_csv(tmp_path / "log.csv", index=False)
+    options = {"user": "user", "item": "item", "tasks": tasks, "context": context}
+    table.prepare(tmp_path / "data", input=tmp_path / "log.csv", **options)
+    wrong = {}
+    for rate in (0.0, 0.1):
+        sections: dict[str, Any] = {"data": {"context_dropout": rate}, "optim": {"lr": 0.01}}
+        asked = config(WITHOUT_MEANS, **sections, trainer={"max_epochs": 20})
+        fit(asked, tmp_path / "data", tmp_path / "r")
+        predictor = Predictor.load(tmp_path / "r")
+        pairs = frame.user.astype(str).tolist(), frame.item.astype(str).tolist()
+        known = predictor.score(*pairs, context=[{"hour": h} for h in frame.hour])
+        for name, found in (("known", known), ("none", predictor.score(*pairs))):
+            wrong[name, rate] = float(found.tasks["seconds"].mean()) / frame.seconds.mean() - 1
+        shutil.rmtree(tmp_path / "r")
+    assert abs(wrong["known", 0.0]) < 0.05 and abs(wrong["known", 0.1]) < 0.05, wrong
+    assert abs(wrong["none", 0.1]) < 0.1 and abs(wrong["none", 0.0]) > 0.25, wrong
 
 
 def test_training_starts_as_without_context(contextual: Path) -> None:
