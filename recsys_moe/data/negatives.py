@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -33,8 +34,9 @@ class ResampledNegatives:
     without another row of the user: uniformly for power 0, more popular ones for 0.75 (Mikolov et
     al. 2013, "Distributed representations of words and phrases"). Positives of other splits may be
     drawn: training does not know them. A user with m sampled negatives gets new ones in proportion
-    to m^`user_power`: m again for 1, as many as any other user for 0. A row keeps the context of
-    the positive that `prepare` drew it for, or gets that of a random row of its new user.
+    to m^`user_power`: m again for 1, as many as any other user for 0. A row keeps the context
+    and the history of the positive that `prepare` drew it for, or gets those of a random row of
+    its new user.
 
     Sampling changes the odds of label 1 by m q0 / (m' q), with q the chance of the row's item among
     the items free for its user, q0 the uniform chance, and m' the expected negatives of the user.
@@ -54,7 +56,7 @@ class ResampledNegatives:
         positives_I = torch.zeros(self.items + 1, dtype=torch.int64)
         drawn_U = torch.zeros(schema.user.size + 1, dtype=torch.int64)
         self.taken = torch.cat([*self._count(positives_I, drawn_U)]).unique()
-        self.contexts = None if user_power == 1 else self._contexts(len(drawn_U))
+        self.moments = None if user_power == 1 else self._moments(len(drawn_U))
         self.is_drawn_T = (torch.arange(len(schema.tasks)) == self.task) & (drawn_U.sum() > 0)
         self.rate_I = (positives_I[: self.items].double() + 1) ** power
         self.mean_rate_U = self._mean_rates(len(drawn_U))
@@ -72,16 +74,15 @@ class ResampledNegatives:
             positives_I += torch.bincount(item_N[~is_drawn_N], minlength=len(positives_I))
             yield self._keys(user_N[~is_drawn_N], item_N[~is_drawn_N]).unique()
 
-    def _contexts(self, users: int) -> _Contexts | None:
+    def _moments(self, users: int) -> _Moments | None:
         """Of the positives and the sampled negatives, which have those of positives."""
-        owner, context = [], []
+        owner, parts = [], []
         for chunk in self.rows.chunks():
-            if chunk.context is None:
-                return None
             counts_N = (chunk.labels[:, self.task] == 1) | self._is_drawn(chunk)
             owner.append(chunk.user[counts_N].long())
-            context.append(chunk.context[counts_N])
-        return _Contexts(torch.cat(owner), torch.cat(context), users)
+            parts.append({name: one[counts_N] for name, one in _moment(chunk).items()})
+        columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
+        return _Moments(torch.cat(owner), columns, users) if columns else None
 
     def _is_drawn(self, rows: Columns) -> Tensor:
         """(N,): the negatives that `prepare` sampled, whose only label is 0."""
@@ -112,12 +113,13 @@ class ResampledNegatives:
             left_M = left_M[~is_free]
             if not len(left_M):
                 break
-        context = rows.context
-        if context is not None and self.contexts is not None:
-            context = context.clone()
-            context[drawn_M] = self.contexts.draw(user_N[drawn_M].long(), generator)
-        offset = self._offsets(user_N, item_N)
-        return replace(rows, user=user_N, item=item_N, offset=offset, context=context)
+        moment = {name: one.clone() for name, one in _moment(rows).items()}
+        if moment and self.moments is not None:
+            fresh = self.moments.draw(user_N[drawn_M].long(), generator)
+            for name, column in moment.items():
+                column[drawn_M] = fresh[name]
+        changed: dict[str, Any] = {"offset": self._offsets(user_N, item_N), **moment}
+        return replace(rows, user=user_N, item=item_N, **changed)
 
     def _draw_users(self, user_M: Tensor, generator: torch.Generator) -> Tensor:
         if self.user_power == 1:
@@ -158,21 +160,28 @@ class ResampledNegatives:
         return torch.cat([self.taken, self.taken.new_full((1,), -1)])[place] == keys
 
 
-class _Contexts:
-    """Contexts (P, C) of rows by their users."""
+def _moment(rows: Columns) -> dict[str, Tensor]:
+    """What rows have of the moment that they are of."""
+    columns = {"context": rows.context, "history": rows.history}
+    return {name: column for name, column in columns.items() if column is not None}
 
-    def __init__(self, user_P: Tensor, context_PC: Tensor, users: int) -> None:
+
+class _Moments:
+    """Contexts (P, C) and histories (P, 2) of rows by their users."""
+
+    def __init__(self, user_P: Tensor, columns: dict[str, Tensor], users: int) -> None:
         user_P, order_P = user_P.sort(stable=True)
-        self.context_PC = context_PC[order_P]
+        self.columns = {name: column[order_P] for name, column in columns.items()}
         self.count_U = torch.bincount(user_P, minlength=users)
         self.first_U = self.count_U.cumsum(0) - self.count_U
 
-    def draw(self, user_M: Tensor, generator: torch.Generator) -> Tensor:
-        """The context of a random row of each user, who must have one. (M, C)"""
+    def draw(self, user_M: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
+        """Those of a random row of each user, who must have one."""
         count_M = self.count_U[user_M]
         share_M = torch.rand(len(user_M), generator=generator, dtype=torch.float64)
         place_M = (share_M * count_M).long().minimum(count_M - 1)
-        return self.context_PC[self.first_U[user_M] + place_M]
+        row_M = self.first_U[user_M] + place_M
+        return {name: column[row_M] for name, column in self.columns.items()}
 
 
 def _draw(rate_X: Tensor, size: int, generator: torch.Generator) -> Tensor:

@@ -17,7 +17,7 @@ from recsys_moe.config.encoders import MOST_CATEGORIES, chosen_context
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.batches import EvalBatches, TrainBatches
 from recsys_moe.data.columns import StoredColumns, load_columns
-from recsys_moe.data.negatives import ResampledNegatives, _Contexts
+from recsys_moe.data.negatives import ResampledNegatives, _Moments
 from recsys_moe.data.rows import Batch, Columns
 from recsys_moe.data.streaming import StreamBatches, row_bytes, rows_within
 from recsys_moe.errors import ConfigError, DataError
@@ -160,8 +160,12 @@ def test_a_user_gets_each_context_in_proportion_to_the_rows_with_it() -> None:
     deviations of sqrt(4000 * 3 / 16) = 27."""
     user = torch.tensor([1, 0, 1, 1, 1], dtype=torch.int32)
 
-    contexts = _Contexts(user.long(), torch.tensor([[0.0], [7.0], [0.0], [1.0], [0.0]]), 3)
-    drawn = contexts.draw(torch.ones(4000, dtype=torch.long), torch.Generator().manual_seed(0))
+    context_PC = torch.tensor([[0.0], [7.0], [0.0], [1.0], [0.0]])
+    history_P2 = context_PC.int().expand(-1, 2)
+    moments = _Moments(user.long(), {"context": context_PC, "history": history_P2}, 3)
+    both = moments.draw(torch.ones(4000, dtype=torch.long), torch.Generator().manual_seed(0))
+    drawn = both["context"]
+    assert torch.equal(both["history"][:, :1], drawn.int())  # of the same row
     assert abs(int(drawn.sum()) - 1000) < 110 and set(drawn[:, 0].tolist()) == {0.0, 1.0}
 
 
