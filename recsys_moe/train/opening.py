@@ -59,7 +59,7 @@ def open_run(
     datamodule = RecDataModule(data, config)
     start = open_start(init_from, config, datamodule.schema, data)
     _say_weights(config, datamodule.schema.tasks)
-    _say_context(config, datamodule.schema)
+    _say_unread(config, datamodule.schema)
     datamodule.open()
     place = place_of(out, overwrite, resume)
     monitor = find_monitor(config.trainer.monitor, datamodule.schema)
@@ -82,8 +82,10 @@ def _say_weights(config: Config, tasks: Sequence[Task]) -> None:
         logger.info("loss of training: %s (tasks.TASK.training_weight); of results: %s", *apart)
 
 
-def _say_context(config: Config, schema: Schema) -> None:
-    """Log that the model does not read what `prepare --context` was asked for."""
+def _say_unread(config: Config, schema: Schema) -> None:
+    """Log that the model does not read the context or the order that the data have."""
+    if schema.events and config.model.sequence == "none":
+        logger.info("the model does not read the order of events; model.sequence=lru does")
     if schema.context_features and config.model.context == "none":
         names = ", ".join(one.name for one in schema.context_features)
         logger.info("the model does not read the context (%s); model.context=all does", names)

@@ -94,3 +94,32 @@ def test_resuming_inside_an_epoch_ends_with_the_same_weights(timed: Path, tmp_pa
     fit(parse_config(config(**whole)), timed, tmp_path / "parts", resume="auto")
     one, two = (load_file(tmp_path / n / "model/weights.safetensors") for n in ("whole", "parts"))
     assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+BEST = {
+    "model": {"item_bag": "ratings", "bag_dim": 0, "bag_ratings": "linear", "user_bag": "ratings"},
+    "data": {"resample_negatives": True, "popularity_exponent": 0.5, "user_exponent": 0.5},
+    "optim": {"schedule": "cosine", "ema_decay": 0.9},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("buffer", ["auto", 300], ids=["memory", "disk"])
+def test_the_best_recipe_takes_a_sequence_from_memory_and_from_disk(
+    timed: Path, tmp_path: Path, buffer: str | int
+) -> None:
+    data = {**BEST["data"], "shuffle_buffer": buffer, "max_memory_mb": 1}
+    out = tmp_path / "run"
+    result = fit(parse_config(config(**{**BEST, "data": data})), timed, out)
+    assert result["tasks"]["watch"]["auc"] > 0.4
+    scores = Predictor.load(out).score(["u1", "nobody"], ["i3", "i3"])
+    assert torch.isfinite(scores.tasks["rating"]).all()
+
+
+@pytest.mark.slow
+def test_two_towers_read_events_as_well(timed: Path, tmp_path: Path) -> None:
+    model = {"name": "two_tower", "embedding_dim": 8, "sequence": "gru", "next_item_weight": 1.0}
+    sections = {**config(), "model": model}
+    fit(parse_config(sections), timed, tmp_path / "run")
+    lists = Predictor.load(tmp_path / "run").recommend(["u1"], 3)
+    assert len(lists[0]) == 3
