@@ -119,3 +119,15 @@ def test_forward_and_step_are_exported_for_any_number_of_windows(name: str) -> N
     step = torch.export.export(Step(), one, dynamic_shapes=shapes).module()
     asked = (x_MLD[:, 0], time_ML[:, 0], made.start(5))
     torch.testing.assert_close(step(*asked), made.step(*asked))
+
+
+@pytest.mark.slow
+def test_attention_is_exported_as_onnx() -> None:
+    made, (x_MLD, time_ML) = mixer("attention"), events(3, LENGTH)
+    axis = {0: torch.export.Dim.DYNAMIC}
+    graph = torch.onnx.export(
+        made, (x_MLD, time_ML), dynamo=True, dynamic_shapes=(axis, axis), verbose=False
+    )
+    assert graph is not None
+    found_MLD = graph(x_MLD[:2], time_ML[:2])[0]
+    torch.testing.assert_close(found_MLD, made(x_MLD[:2], time_ML[:2]), rtol=1e-5, atol=1e-5)

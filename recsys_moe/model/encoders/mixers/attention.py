@@ -47,7 +47,7 @@ class Attention(Mixer):
         bias_MHPQ = self._bias(rank_PQ, gap_MPQ).masked_fill(apart, -math.inf)
         query, key, value = (self._heads(part) for part in self.into(x_MLD).chunk(3, -1))
         mixed_MHPC = F.scaled_dot_product_attention(query, key, value, attn_mask=bias_MHPQ)
-        return self.out(mixed_MHPC.transpose(1, 2).flatten(-2))
+        return self._out(mixed_MHPC)
 
     def start(self, rows: int) -> State:
         """Keys and values (M, S, D), times (M, S) and what is there (M, S), newest last."""
@@ -67,11 +67,15 @@ class Attention(Mixer):
         bias_MHPQ = bias_MHPQ.masked_fill(~there_MS[:, None, None], -math.inf)
         query, key, value = (self._heads(part) for part in (query_MD[:, None], key, value))
         mixed_MHPC = F.scaled_dot_product_attention(query, key, value, attn_mask=bias_MHPQ)
-        return self.out(mixed_MHPC[:, :, 0].flatten(-2)), kept
+        return self._out(mixed_MHPC)[:, 0], kept
 
     def _heads(self, part: Tensor) -> Tensor:
         """(M, L, D) -> (M, H, L, C)"""
         return part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+    def _out(self, mixed_MHPC: Tensor) -> Tensor:
+        # Not as a view: exports replace the kernel by one that lays its result out otherwise.
+        return self.out(torch.cat(mixed_MHPC.unbind(1), -1))
 
     def _bias(self, rank_PQ: Tensor, gap_MPQ: Tensor) -> Tensor:
         """(M, H, P, Q); ranks and gaps below 0 count as 0, ranks above the last as the last."""
