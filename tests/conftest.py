@@ -289,3 +289,25 @@ def context_run(contextual: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     config = {"model": model, "trainer": trainer, "optim": {"lr": 0.01}}
     fit(parse_config(config), contextual, out)
     return out
+
+
+@pytest.fixture(scope="session")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The log of tests/live.py, split by time: users go on, and others are new. Read only."""
+    from tests.live import live_data
+
+    return live_data(tmp_path_factory.mktemp("live"))
+
+
+@pytest.fixture(scope="session")
+def sequence_run(live: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run on `live` that reads the last 8 events of users. Read only."""
+    from recsys_moe.config.settings import parse_config
+    from recsys_moe.train.fit import fit
+
+    out = tmp_path_factory.mktemp("runs") / "sequence"
+    model = {**TINY_MODEL, **SEQUENCE_MODEL}
+    trainer = {"max_epochs": 2, "batch_size": 64}
+    config = {"model": model, "trainer": trainer, "optim": {"lr": 0.01}}
+    fit(parse_config(config), live, out)
+    return out

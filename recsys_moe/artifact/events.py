@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from recsys_moe.artifact.reading import damaged, reading
-from recsys_moe.data.events import EventLog, TimedRows
+from recsys_moe.data.events import EventLog
 from recsys_moe.schema import Schema
 
 TYPES = {"first": torch.int64, "item": torch.int32, "value": torch.float32, "time": torch.int64}
@@ -29,6 +29,12 @@ def last_events(log: EventLog, length: int) -> dict[str, Tensor]:
     columns = {"item": log.item_P, "value": log.value_P, "time": log.time_P}
     stored = {name: column_P[place_P] for name, column_P in columns.items()}
     return {name: one.to(TYPES[name]) for name, one in {"first": first, **stored}.items()}
+
+
+def no_events(schema: Schema) -> dict[str, Tensor]:
+    """Of a folder without the file."""
+    size = {"first": schema.user.size + 1}
+    return {name: torch.zeros(size.get(name, 0), dtype=kind) for name, kind in TYPES.items()}
 
 
 def load_events(path: Path, schema: Schema) -> dict[str, Tensor]:
@@ -53,13 +59,3 @@ def _fits(events: dict[str, Tensor], schema: Schema) -> bool:
 
 def _in_range(index_P: Tensor, size: int) -> bool:
     return bool(((index_P >= 0) & (index_P <= size)).all())
-
-
-def log_of(events: dict[str, Tensor]) -> EventLog:
-    """The stored events as a log."""
-    first = events["first"]
-    count_U = first.diff()
-    user_P = torch.arange(len(count_U)).repeat_interleave(count_U)
-    event_P = torch.arange(len(user_P)) - first[:-1].repeat_interleave(count_U)
-    columns = (events["item"], events["value"], events["time"])
-    return EventLog(TimedRows(user_P, *columns, event_P), len(count_U))

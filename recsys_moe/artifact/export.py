@@ -28,6 +28,7 @@ from recsys_moe.artifact.model_folder import (
     version_of,
 )
 from recsys_moe.config.encoders import chosen_context
+from recsys_moe.data.histories import rating_scale
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.files import Kind, check_out, read_object, read_record, write_json
 from recsys_moe.folders import replacing_folder
@@ -135,9 +136,25 @@ def _describe(artifact: Artifact, size: int) -> dict[str, Any]:
             "user": {"dtype": "int64", "shape": ["rows"], "range": [0, user], "unseen": user},
             "item": {"dtype": "int64", "shape": ["rows"], "range": [0, item], "unseen": item},
             **_context_input(artifact),
+            **_event_inputs(artifact),
         },
         "outputs": list(Graph(artifact).outputs),
         "tasks": [{"name": task.name, "kind": task.kind} for task in artifact.schema.tasks],
+    }
+
+
+def _event_inputs(artifact: Artifact) -> dict[str, Any]:
+    """The last events of each row's user, from the left; {} for a model that reads none."""
+    settings, size = artifact.config.model, artifact.schema.item.size
+    if settings.sequence == "none":
+        return {}
+    shape, (mean, std) = ["rows", settings.sequence_length], rating_scale(artifact.schema)
+    value = {"dtype": "float32", "shape": shape, "missing": "NaN", "mean": mean, "std": std}
+    return {
+        "event_item": {"dtype": "int64", "shape": shape, "range": [0, size], "unseen": size},
+        "event_value": value,
+        "event_time": {"dtype": "float64", "shape": shape, "unit": "seconds, ascending"},
+        "event_count": {"dtype": "int64", "shape": ["rows"], "range": [0, shape[1]]},
     }
 
 

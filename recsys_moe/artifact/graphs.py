@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import io
 import logging
 import statistics
@@ -19,13 +20,10 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.artifact.parity import Runner, check_parity, parity_rows
+from recsys_moe.artifact.parity import Runner, as_request, check_parity, parity_rows
 from recsys_moe.files import sha256_file
 from recsys_moe.kinds import by_task, kind_of
-from recsys_moe.model.request import Request
 
-INPUTS = ("user", "item", "context")
-"""The last one of models with context features alone."""
 LATENCY_ROWS = (1, 1000)
 LATENCY_RUNS = 20
 
@@ -33,7 +31,8 @@ LATENCY_RUNS = 20
 class Graph(nn.Module):
     """What is exported: (B,) int64 `user` and `item` indices -> the outputs named in `outputs`.
 
-    `context`, for models with context features: (B, C) float32 as in `Request.context`.
+    `context`, for models with context features: (B, C) float32 as in `Request.context`. Models that
+    read events: `EventGraph`.
 
     `predictions` (B, T) float32, one column per task, or class, in the order of the schema.
     `calibrated`, the same with the calibrated probability where there is one; only for models that
@@ -50,7 +49,11 @@ class Graph(nn.Module):
     def forward(
         self, user: Tensor, item: Tensor, context: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        logits_BT = self.model(Request(user, item, context)).logits_BT
+        return self.answer(user, item, *(() if context is None else (context,)))
+
+    def answer(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        """The outputs of the inputs of `as_request`."""
+        logits_BT = self.model(as_request(inputs)).logits_BT
         kinds = [kind_of(task) for task in self.tasks]
         parts = [*zip(self.tasks, kinds, by_task(logits_BT, kinds), strict=True)]
         raw = {n: p_B for task, k, z in parts for n, p_B in k.predictions(task.name, z).items()}
@@ -63,6 +66,51 @@ class Graph(nn.Module):
             if task.name in self.calibration
         }
         return predictions_BT, torch.stack([*(raw | better).values()], dim=1)
+
+
+class EventGraph(Graph):
+    """The same of a model that reads events.
+
+    `event_item` (B, L) int64 indices, `event_value` (B, L) float32, standardised ratings or NaN,
+    `event_time` (B, L) float64 seconds: the last events of each row's user, by time, from the left;
+    `event_count` (B,) int64: how many there are. What is behind them is not read.
+    """
+
+    def forward(  # type: ignore[override]
+        self,
+        user: Tensor,
+        item: Tensor,
+        event_item: Tensor,
+        event_value: Tensor,
+        event_time: Tensor,
+        event_count: Tensor,
+    ) -> tuple[Tensor, ...]:
+        return self.answer(user, item, event_item, event_value, event_time, event_count)
+
+
+class ContextEventGraph(Graph):
+    """The same of a model with context features, too."""
+
+    def forward(  # type: ignore[override]
+        self,
+        user: Tensor,
+        item: Tensor,
+        context: Tensor,
+        event_item: Tensor,
+        event_value: Tensor,
+        event_time: Tensor,
+        event_count: Tensor,
+    ) -> tuple[Tensor, ...]:
+        events = event_item, event_value, event_time, event_count
+        return self.answer(user, item, context, *events)
+
+
+def graph_of(artifact: Artifact) -> Graph:
+    """The graph that has the inputs of the model."""
+    model = artifact.config.model
+    if model.sequence == "none":
+        return Graph(artifact).eval()
+    return (EventGraph if model.context == "none" else ContextEventGraph)(artifact).eval()
 
 
 @dataclass(frozen=True)
@@ -83,7 +131,7 @@ def _write_pt2(program: ExportedProgram, path: Path, outputs: tuple[str, ...]) -
 
 
 def _write_onnx(program: ExportedProgram, path: Path, outputs: tuple[str, ...]) -> None:
-    inputs = INPUTS[: len(program.graph_signature.user_inputs)]
+    inputs = program.graph_signature.user_inputs
     exported = torch.onnx.export(
         program,
         input_names=inputs,
@@ -130,8 +178,10 @@ def _load_onnx(path: Path) -> Runner:
 
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
+    names = [one.name for one in session.get_inputs()]
+
     def run(*inputs: Tensor) -> list[Tensor]:
-        given = zip(INPUTS, inputs, strict=False)
+        given = zip(names, inputs, strict=True)
         outputs = session.run(None, {name: one.numpy() for name, one in given})
         return [torch.from_numpy(output) for output in outputs]
 
@@ -154,11 +204,12 @@ FORMATS = {
 
 def export_graph(artifact: Artifact) -> ExportedProgram:
     """The model as one graph with a free number of rows."""
-    graph = Graph(artifact).eval()
+    graph = graph_of(artifact)
     graph.model.prepare_export()
     inputs = tuple(one[:3] for one in parity_rows(artifact))
     rows = Dim("rows", min=0)
-    shapes = {name: {0: rows} for name in INPUTS[: len(inputs)]}
+    names = [*inspect.signature(graph.forward).parameters]
+    shapes = {name: {0: rows} for name in names[: len(inputs)]}
     with _quiet():
         return torch.export.export(graph, inputs, dynamic_shapes=shapes)
 
@@ -184,7 +235,7 @@ def write_graphs(
     """
     if not formats:
         return
-    program, reference = export_graph(artifact), Graph(artifact).eval()
+    program, reference = export_graph(artifact), graph_of(artifact)
     rows = parity_rows(artifact)
     yield "model", {"latency_ms": _latency(reference, *rows)}
     for name in dict.fromkeys(formats):

@@ -19,7 +19,7 @@ from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.config.encoders import chosen_context
 from recsys_moe.errors import RunError
 from recsys_moe.model.recommender import Recommender
-from recsys_moe.model.request import Request
+from recsys_moe.model.request import Events, Request
 from recsys_moe.routers import Router, Routing
 
 TOLERANCE = 1e-5
@@ -29,6 +29,8 @@ NEAR_TIE = 1e-5
 MAX_MASKED = 0.01
 """Largest share of near-ties; with more the comparison says too little."""
 BATCH_SIZES = (0, 1, 2, 37, 1000)
+EVENT_INPUTS = ("event_item", "event_value", "event_time", "event_count")
+"""The last inputs of models that read events."""
 BATCHES = 3
 """Compared per batch size, from different rows."""
 
@@ -40,7 +42,8 @@ def parity_rows(artifact: Artifact) -> tuple[Tensor, ...]:
     """Indices of pairs, drawn with seed 0: half positives of training, half any user and item.
 
     The spare rows for unseen ids are among them, together and each with a known id. For models with
-    context features, their values too: any category, unknown and missing ones among them.
+    context features, their values too: any category, unknown and missing ones among them. For
+    models that read events, any number of any events, and anything behind them.
     """
     generator = torch.Generator().manual_seed(0)
     rows, schema = sum(BATCH_SIZES) * BATCHES, artifact.schema
@@ -60,11 +63,37 @@ def parity_rows(artifact: Artifact) -> tuple[Tensor, ...]:
         torch.randn(rows, generator=generator) if one.kind == "numeric" else draw(one.size + 1)
         for one in chosen_context(artifact.config, schema)
     ]
-    if not context:
-        return user, item
-    value_BC = torch.stack([one.float() for one in context], 1)
-    is_missing_BC = torch.rand(value_BC.shape, generator=generator) < 1 / 8
-    return user, item, value_BC.masked_fill(is_missing_BC, torch.nan)
+    inputs = [user, item]
+    if context:
+        value_BC = torch.stack([one.float() for one in context], 1)
+        is_missing_BC = torch.rand(value_BC.shape, generator=generator) < 1 / 8
+        inputs.append(value_BC.masked_fill(is_missing_BC, torch.nan))
+    if artifact.config.model.sequence != "none":
+        inputs += _events(rows, artifact, generator)
+    return (*inputs,)
+
+
+def _events(rows: int, artifact: Artifact, generator: torch.Generator) -> list[Tensor]:
+    """Items, values and times (B, L) and the number of events (B,)."""
+    shape = rows, artifact.config.model.sequence_length
+    item_BL = torch.randint(artifact.schema.item.size + 1, shape, generator=generator)
+    value_BL = torch.randn(shape, generator=generator)
+    value_BL[torch.rand(shape, generator=generator) < 1 / 8] = torch.nan
+    gap_BL = 10 ** (8 * torch.rand(shape, generator=generator).double())
+    gap_BL[torch.rand(shape, generator=generator) < 1 / 8] = 0.0
+    count_B = torch.randint(shape[1] + 1, (rows,), generator=generator)
+    return [item_BL, value_BL, gap_BL.cumsum(1).floor(), count_B]
+
+
+def as_request(inputs: Sequence[Tensor]) -> Request:
+    """What the inputs of a graph ask; the last four are events, where there are so many."""
+    user_B, item_B, *more = inputs
+    events = None
+    if len(more) >= len(EVENT_INPUTS):
+        *more, item_BL, value_BL, time_BL, count_B = more
+        own_B = torch.arange(user_B.shape[0], device=user_B.device)
+        events = Events(item_BL, value_BL, time_BL, own_B, count_B)
+    return Request(user_B, item_B, more[0] if more else None, events)
 
 
 @torch.inference_mode()
@@ -80,8 +109,7 @@ def check_parity(
     largest = 0.0
     for size in BATCH_SIZES * BATCHES:
         batch = [one[start : start + size] for one in inputs]
-        context = batch[2] if len(batch) > 2 else None
-        tied_B = near_ties(artifact.model, Request(batch[0], batch[1], context))
+        tied_B = near_ties(artifact.model, as_request(batch))
         difference_B = _differences(name, runner(*batch), reference(*batch))
         compared_B = difference_B[~tied_B]
         if len(compared_B):

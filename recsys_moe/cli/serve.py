@@ -49,6 +49,13 @@ def serve(
     api_key_file: KeyFile = None,
     watch: Watch = 2.0,
     threads: Annotated[int, opt("CPU threads per tensor operation.", min=1, max=1024)] = 1,
+    events: Annotated[
+        Path | None,
+        opt("File that POST /events appends to, read again at the next start (JSON Lines)."),
+    ] = None,
+    event_tolerance: Annotated[
+        float, opt("Seconds that an event may be older than the user's last one.")
+    ] = 3600.0,
     access_log: Annotated[bool, opt("Log every request.", "--access-log")] = False,
     max_body: Annotated[int, _limit("Bytes per request body.")] = 1 << 20,
     max_rows: Rows = 10_000,
@@ -58,6 +65,9 @@ def serve(
     max_queue: Annotated[
         int, _limit("Queued pairs of /predict; more are answered with 429.")
     ] = 50_000,
+    max_event_users: Annotated[
+        int, _limit("Users with events in memory; who was quiet longest is evicted.")
+    ] = 100_000,
     max_queue_users: UsersWaiting = 512,
     max_requests: Annotated[int, _limit("Queued requests; more are answered with 429.")] = 256,
     timeout: Timeout = 10.0,
@@ -72,6 +82,7 @@ def serve(
         remedy = 'install it with: pip install "recsys-moe[serve]"'
         raise ConfigError(f"serve requires {', '.join(missing)}; {remedy}")
     logger.info("loading torch and the model ...")
+    from recsys_moe.inference.events.store import EventStore
     from recsys_moe.serve.limits import Limits
     from recsys_moe.serve.server import Settings, read_key
     from recsys_moe.serve.server import serve as run
@@ -86,5 +97,7 @@ def serve(
         threads=threads,
         access_log=access_log,
         hosts=tuple(allow_host or ()),
+        events=events,
+        store=EventStore(1, max_users=max_event_users, tolerance=event_tolerance),
     )
     run(model, settings)

@@ -30,12 +30,19 @@ def read_log(folder: Path, schema: Schema, splits: Sequence[str] = SPLITS) -> Ev
     return EventLog.of(parts, schema.user.size)
 
 
+def rating_scale(schema: Schema) -> tuple[float, float]:
+    """Mean and deviation of training by which the ratings of events are standardised; 0 and 1
+    without a rating task."""
+    rated = rating_task(schema.tasks)
+    if rated is None:
+        return 0.0, 1.0
+    counts = schema.counts("train", schema.tasks[rated].name, "mean", "std")
+    return counts["mean"], counts["std"] or 1.0
+
+
 def read_events(folder: Path, schema: Schema, split: str) -> Iterator[TimedRows]:
     stored, rated = StoredColumns(folder, schema, split), rating_task(schema.tasks)
-    mean, std = 0.0, 1.0
-    if rated is not None:
-        counts = schema.counts("train", schema.tasks[rated].name, "mean", "std")
-        mean, std = counts["mean"], counts["std"] or 1.0
+    mean, std = rating_scale(schema)
     for number, rows in enumerate(stored.chunks()):
         event_N, time_N = stored.times(number)
         kept_N = is_event(rows, schema)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, overload
 
 from torch import Tensor
 
-from recsys_moe.artifact.events import log_of
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.errors import DataError
 from recsys_moe.inference.attribution.features import Attribution, Attributor
@@ -26,6 +25,10 @@ from recsys_moe.inference.cold_start.encode import (
 )
 from recsys_moe.inference.cold_start.model import ColdStartVectors
 from recsys_moe.inference.context import Context, context_reader
+from recsys_moe.inference.events.live import LiveEvents
+from recsys_moe.inference.events.observed import Event
+from recsys_moe.inference.events.store import EventStore, Observed
+from recsys_moe.inference.events.user_events import RowEvents
 from recsys_moe.inference.frames import ranked_frame, scored_frame
 from recsys_moe.inference.plain import plain, plain_list, whole_number
 from recsys_moe.inference.ranking.item_filters import allowed_items
@@ -33,25 +36,24 @@ from recsys_moe.inference.ranking.top_items import Recommendation, TopItems, for
 from recsys_moe.inference.scoring.by_index import IndexScorer
 from recsys_moe.inference.scoring.pair_scores import PairScorer, Scores, whole_batch
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
-from recsys_moe.kinds import kind_of
 from recsys_moe.model.expert_shares import ExpertShare
-from recsys_moe.model.request import Events, Request, of_users
+from recsys_moe.model.request import Request, of_users
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["Attribution", "ColdItem", "ColdUser", "ExpertShare", "Predictor", "Recommendation"]
-__all__ += ["Scores", "Vocabulary"]
+__all__ = ["Attribution", "ColdItem", "ColdUser", "Event", "EventStore", "ExpertShare", "Observed"]
+__all__ += ["Predictor", "Recommendation", "Scores", "Vocabulary"]
 
 
-class Predictor(IndexScorer):
+class Predictor(IndexScorer, LiveEvents):
     """A model folder that scores raw ids. Thread-safe.
 
     >>> predictor = Predictor.load("runs/first")          # doctest: +SKIP
     >>> predictor.score([1, 2], [50, 260]).tasks["watch"]  # doctest: +SKIP
     """
 
-    def __init__(self, artifact: Artifact) -> None:
+    def __init__(self, artifact: Artifact, store: EventStore | None = None) -> None:
         self.artifact = artifact = replace(artifact, model=artifact.model.for_inference())
         self.tasks = artifact.schema.tasks
         self.users = Vocabulary(artifact.schema.user, artifact.users["user"])
@@ -62,21 +64,17 @@ class Predictor(IndexScorer):
         self._pair_scores = PairScorer(artifact, self._ranker, rows)
         self._top_items = TopItems(artifact, self._ranker)
         self.cold_users = ColdStart(artifact, self.users, self.items)
+        self._open(store)
         self.context = context_reader(artifact)
         self._attributions = Attributor(artifact, self.cold_users, self.rows_are_independent)
         self._names = [task.name for task in self.tasks]
-        self.prediction_names = [
-            name
-            for task in self.tasks
-            for name in dict.fromkeys([*kind_of(task).columns(task.name), task.name])
-        ]
         self._unseen_users = artifact.unseen("user")
-        self._log = log_of(artifact.events) if artifact.events else None
 
     @classmethod
-    def load(cls, path: str | Path) -> Predictor:
-        """Load a model folder or run folder. Raises DataError."""
-        return cls(load_artifact(Path(path)))
+    def load(cls, path: str | Path, store: EventStore | None = None) -> Predictor:
+        """Load a model folder or run folder. `store`: of observed events; by default a new one.
+        Raises DataError."""
+        return cls(load_artifact(Path(path)), store)
 
     def warm_up(self) -> None:
         """Fill the caches that the first rankings would otherwise fill."""
@@ -86,7 +84,13 @@ class Predictor(IndexScorer):
 
     @overload
     def score(
-        self, users: Whom, items: Whom, *, context: Context = ..., calibrate: bool = ...
+        self,
+        users: Whom,
+        items: Whom,
+        *,
+        context: Context = ...,
+        events: RowEvents = ...,
+        calibrate: bool = ...,
     ) -> Scores: ...
     @overload
     def score(self, users: Any, *, user: Any = ..., item: Any = ...) -> pd.DataFrame: ...
@@ -96,12 +100,14 @@ class Predictor(IndexScorer):
         items: Any = None,
         *,
         context: Context = None,
+        events: RowEvents = None,
         calibrate: bool = True,
         **columns: Any,
     ) -> Scores | pd.DataFrame:
         """Predictions for the pairs zip(users, items), ids or cold-start users.
 
         `context`: values by context feature, of all pairs or a list with one mapping per pair.
+        `events`: what the users did besides what is stored, of all pairs or a list per pair.
 
         Of a DataFrame a DataFrame of pandas with its rows (and index): a column per task,
         `<task>_calibrated`, `unseen_user` and `unseen_item`. `user`, `item`: its columns of ids,
@@ -114,7 +120,7 @@ class Predictor(IndexScorer):
             return scored_frame(self, users, calibrate, context=context, **columns)
         if columns:
             raise TypeError(f"{', '.join(columns)}: of a DataFrame only, without items")
-        request, cold = self._pairs(users, items, context)
+        request, cold = self._pairs(users, items, context, events)
         return self._pair_scores.scores(request, calibrate, cold)
 
     def unused(self, cold: ColdItem, *, entity: Entity = "user") -> Unused:
@@ -136,6 +142,7 @@ class Predictor(IndexScorer):
         history: Sequence[RawId] | Mapping[RawId, float | None] = (),
         features: Mapping[str, Any] | None = None,
         context: Context = None,
+        events: RowEvents = None,
         exclude_seen: bool = False,
         candidates: Ids | Resolved | None = None,
         where: Sequence[str] = (),
@@ -145,11 +152,12 @@ class Predictor(IndexScorer):
 
         `candidates`: rank only these item ids; unknown ids are ignored. `where`: conditions on
         the item columns, all of which must hold (see `item_filters`). `exclude_seen`: omit the
-        items that the user interacted with in training or in the history. `score`: one of
-        `score_names`; the default is the first binary task, or the first task. Ties go to the
-        lower item index. Filters do not change scores. `history`, `features`: of one cold-start
-        user, whose list comes last (`users` may contain more, see `ColdUser`). `context`: values
-        by context feature, of all users or a list with one mapping per user.
+        items of the user's training rows, history and events. `score`: one of `score_names`; the
+        default is the first binary task, or the first task. Ties go to the lower item index.
+        Filters do not change scores. `history`, `features`: of one cold-start user, whose list
+        comes last (`users` may contain more, see `ColdUser`). `context`: values by context feature,
+        of all users or a list with one mapping per user. `events`: what users did besides what is
+        stored, likewise; without users, of one new user.
 
         Raises ConfigError for an unknown score or an invalid condition, DataError if the scores
         are not finite, ValueError for k < 1, TypeError for one id or condition instead of a list.
@@ -157,7 +165,10 @@ class Predictor(IndexScorer):
         cold = plain_history(history)
         if cold or plain(features) is not None:
             users = [*plain_list(users), ColdUser({} if features is None else features, cold)]
+        if events and not plain_list(users):
+            users = [ColdUser()]
         options: dict[str, Any] = {"context": context, "where": where, "score": score}
+        options["events"] = events
         options |= {"exclude_seen": exclude_seen, "candidates": candidates}
         return list(self.iter_recommend(users, k, **options))
 
@@ -178,6 +189,7 @@ class Predictor(IndexScorer):
         k: int = 10,
         *,
         context: Context = None,
+        events: RowEvents = None,
         exclude_seen: bool = False,
         candidates: Ids | Resolved | None = None,
         where: Sequence[str] = (),
@@ -193,9 +205,9 @@ class Predictor(IndexScorer):
         resolved = self.resolve(users)
         top_items = self._top_items.with_cold_users(self.cold_users.encoder(resolved.parts))
         values = self.context.read_rows(context, len(resolved)).value_BC
-        events = self._events(resolved.index_N)
+        before = self._events(resolved, events)
         return top_items.best(
-            of_users(resolved.index_N)._replace(context=values, events=events),
+            of_users(resolved.index_N)._replace(context=values, events=before),
             item_N,
             k,
             exclude_seen=exclude_seen,
@@ -209,11 +221,6 @@ class Predictor(IndexScorer):
         `watch*rating` is the expected rating if an item without an interaction counts as 0.
         """
         return score_names(self.tasks)
-
-    @property
-    def rows_are_independent(self) -> bool:
-        """Are scores independent of the other pairs of a batch?"""
-        return self._draws.rows_are_independent
 
     def similar(self, item: str | int, k: int = 10) -> list[Recommendation]:
         """The k other items whose embeddings have the largest cosine with that of `item`.
@@ -263,10 +270,6 @@ class Predictor(IndexScorer):
         seen = self.seen(int(self.users.index([user])[0]))
         return seen[self.popularity[seen].sort(descending=True, stable=True).indices]
 
-    def seen(self, user: int) -> Tensor:
-        """The same by user index, in the order of the item index."""
-        return self._top_items.seen(user)
-
     def is_unseen_user(self, user: str | int | ColdUser) -> bool:
         """Is the user unknown? Unknown users are scored with the OOV embedding."""
         return self.are_unseen_users([user])[0]
@@ -276,15 +279,8 @@ class Predictor(IndexScorer):
         index_N = self.resolve(users).index_N
         return ((index_N < 0) | self._unseen_users[index_N.clamp(min=0)]).tolist()
 
-    def _events(self, user_B: Tensor) -> Events | None:
-        """What the model reads of the users' past; None for one that reads none."""
-        if self._log is None:
-            return None
-        length = self.artifact.config.model.sequence_length
-        return self._log.windows(self._log.whole(user_B), length)
-
     def _pairs(
-        self, users: Whom, items: Whom, context: Context = None
+        self, users: Whom, items: Whom, context: Context = None, events: RowEvents = None
     ) -> tuple[Request, ColdStartVectors | None]:
         """Indices of both, ~i of cold-start user or item i, and the encoder of these."""
         user, item = self.resolve(users), self.resolve(items, entity="item")
@@ -293,5 +289,5 @@ class Predictor(IndexScorer):
                 f"users and items must have the same length, got {len(user)} and {len(item)}"
             )
         values = self.context.read_rows(context, len(user)).value_BC
-        request = Request(user.index_N, item.index_N, values, self._events(user.index_N))
+        request = Request(user.index_N, item.index_N, values, self._events(user, events))
         return request, self.cold_users.encoder(user.parts, item.parts)

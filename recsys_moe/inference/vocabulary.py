@@ -107,6 +107,11 @@ class Vocabulary:
             return int(text)
         return str(text)
 
+    def texts(self, index_N: Tensor) -> list[str]:
+        """The ids of known indices as text."""
+        found: list[str] = self._keys.take(pa.array(index_N.numpy())).to_pylist()
+        return found
+
     def warm_up(self) -> None:
         """Build a hash table: it looks up short lists of ids 100 times faster."""
         pairs = [*enumerate(self._keys.to_pylist())]

@@ -14,10 +14,10 @@ from starlette.exceptions import HTTPException
 import recsys_moe
 from recsys_moe.errors import UserError
 from recsys_moe.serve import http, schemas
+from recsys_moe.serve.bounded import request_types
 from recsys_moe.serve.model_info import ModelReply
 from recsys_moe.serve.page import add_page
 from recsys_moe.serve.request_types import Request
-from recsys_moe.serve.schemas import request_types
 from recsys_moe.serve.service import Service
 
 FAULTS = {
@@ -30,7 +30,7 @@ FAULTS = {
     422: "The body is invalid; the message names the rule.",
     429: "The queue is full; try again after `Retry-After` seconds.",
     500: "Internal error.",
-    503: "The service is shutting down.",
+    503: "The service is shutting down, or cannot write events to its file.",
     504: "The answer took longer than `--timeout`.",
 }
 QUESTIONS: dict[str, tuple[str, type[schemas.Reply]]] = {
@@ -40,6 +40,7 @@ QUESTIONS: dict[str, tuple[str, type[schemas.Reply]]] = {
         "The selected experts and feature attributions, per pair and task",
         schemas.ExplainReply,
     ),
+    "events": ("Store what users did", schemas.EventsReply),
     "similar": ("The most similar items", schemas.SimilarReply),
     "seen": ("The items a user interacted with in training", schemas.SeenReply),
 }
@@ -101,7 +102,8 @@ def _question(service: Service, kind: str, body: type[Request]) -> Route:
         return http.reply(await service.answer(kind, asked))
 
     summary, replies = QUESTIONS[kind]
-    return Route(f"/{kind}", handle, summary, replies, body=body, method="POST", faults=ASKING)
+    faults = (*ASKING, 503) if kind == "events" else ASKING
+    return Route(f"/{kind}", handle, summary, replies, body=body, method="POST", faults=faults)
 
 
 def _state(service: Service) -> list[Route]:

@@ -89,6 +89,8 @@ class ModelReply(Reply):
     """Features that the `context` of a request may have."""
     knows_histories: bool
     """Can a new user have a `history`?"""
+    knows_events: bool
+    """Does it read `events`, of requests and of /events?"""
     no_attributions: str | None
     """Why /explain gives no `attributions`; null if it does."""
     settings: dict[str, Any]
@@ -119,6 +121,7 @@ def describe(loaded: Loaded, limits: Limits) -> ModelReply:
         user_features=_features(predictor.cold_users.readers["user"]),
         context_features=_features(predictor.context),
         knows_histories=artifact.config.model.item_bag != "none",
+        knows_events=predictor.store is not None,
         no_attributions=predictor.no_attributions,
         settings=artifact.config.model.model_dump(mode="json"),
         metrics=artifact.card,

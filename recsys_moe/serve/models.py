@@ -16,6 +16,7 @@ from pathlib import Path
 from recsys_moe.artifact.model_folder import MANIFEST, check_files, find_artifact
 from recsys_moe.errors import DataError, UserError
 from recsys_moe.inference.attribution.expert_profiles import ExpertProfile, expert_profiles
+from recsys_moe.inference.events.store import EventStore
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking.item_values import ItemColumn, item_columns
 from recsys_moe.serve.metrics import Metrics
@@ -37,15 +38,20 @@ class Models:
     """Holds the current model of a run folder or model folder."""
 
     def __init__(
-        self, path: Path, metrics: Metrics, settle: Callable[[], None] = lambda: None
+        self,
+        path: Path,
+        metrics: Metrics,
+        settle: Callable[[], None] = lambda: None,
+        store: EventStore | None = None,
     ) -> None:
-        """`settle` is called after each change. Raises DataError for a model that is unusable."""
-        self.path = path
+        """`settle` is called after each change; `store`: of observed events, which outlive a
+        model. Raises DataError for a model that is unusable."""
+        self.path, self._store = path, EventStore(1) if store is None else store
         self._settle = settle
         self._metrics = metrics
         self._replacing = asyncio.Lock()
         self._refused = ""
-        self._use(load(path))
+        self._use(load(path, self._store))
 
     def _use(self, loaded: Loaded) -> None:
         self.current = loaded
@@ -64,7 +70,7 @@ class Models:
                     await asyncio.to_thread(check_files, find_artifact(self.path))
                     return False
                 self._refused = version  # until it is in use
-                self._use(await asyncio.to_thread(load, self.path))
+                self._use(await asyncio.to_thread(load, self.path, self._store))
             except UserError as error:
                 self._metrics.reloaded("refused")
                 logger.error("new model refused, the old one stays in use: %s", error)
@@ -90,10 +96,10 @@ class Models:
             logger.exception("the new model cannot be loaded; the old one stays in use")
 
 
-def load(path: Path) -> Loaded:
+def load(path: Path, store: EventStore | None = None) -> Loaded:
     """Load, check and warm up. Raises DataError if the model cannot be used."""
     version = fingerprint(path)
-    predictor = Predictor.load(path)
+    predictor = Predictor.load(path, store)
     _try_out(predictor, path)
     predictor.warm_up()
     if fingerprint(path) != version:

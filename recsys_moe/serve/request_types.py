@@ -27,7 +27,9 @@ from pydantic import (
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from recsys_moe import raw_ids
+from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.encode import ColdUser
+from recsys_moe.inference.events.observed import Event
 
 INTEGER = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 RULE = "rule"
@@ -148,6 +150,42 @@ History = Annotated[
 ]
 
 
+class OwnEvent(Request):
+    """What the user of a request did."""
+
+    item: Id = Field(examples=[2])
+    """Item id."""
+    time: Number = Field(examples=[978130092])
+    """Seconds since 1970 (UTC)."""
+    value: Rating = None
+    """The rating, in the unit of the training data."""
+    id: Id | None = None
+    """What a second delivery is known by; by default the item and the time."""
+
+
+class UserEvent(OwnEvent):
+    """What a user did."""
+
+    user: Id = Field(examples=[1])
+    """User id."""
+
+
+def _events_tag(value: Any) -> str | None:
+    if not isinstance(value, list):
+        return None
+    return "each" if value and isinstance(value[0], list) else "all"
+
+
+OwnEvents = Annotated[
+    Annotated[list[OwnEvent], Tag("all")] | Annotated[list[list[OwnEvent]], Tag("each")],
+    Discriminator(
+        _events_tag,
+        custom_error_type=RULE,
+        custom_error_message="must be a list of events, or a list of such lists, one per row",
+    ),
+]
+
+
 class NewItem(Request):
     """An item that is not in the training data."""
 
@@ -162,6 +200,8 @@ class NewUser(Request):
     """By name: a text, a number, a list of texts or whole numbers, or null if missing."""
     history: History = Field(default=[], examples=[[]])
     """Ids of items the user interacted with, or an object of id -> rating (null: not rated)."""
+    events: list[OwnEvent] = Field(default=[], examples=[[]])
+    """What the user did, for models that read events."""
 
 
 def _tag(value: Any) -> str:
@@ -185,8 +225,23 @@ def whom(asked: Iterable[User | NamedItem]) -> list[int | str | ColdUser]:
 
 
 def _cold_user(one: NewUser | NewItem) -> ColdUser:
-    history = one.history if isinstance(one, NewUser) else []
-    return ColdUser(one.features, history)  # type: ignore[arg-type]
+    if not isinstance(one, NewUser):
+        return ColdUser(one.features)
+    return ColdUser(one.features, one.history, plain_events(one.events))  # type: ignore[arg-type]
+
+
+def plain_events(events: Iterable[OwnEvent]) -> list[Event]:
+    """For the predictor."""
+    return [Event(**vars(one)) for one in events]
+
+
+def events_by_row(given: OwnEvents, rows: int) -> list[list[Event]]:
+    """A list of each row, the same one where they have one. Raises DataError."""
+    if not given or isinstance(given[0], OwnEvent):
+        return [plain_events(given)] * rows  # type: ignore[arg-type]
+    if len(given) != rows:
+        raise DataError(f"events must be of all rows or a list per row ({rows}), got {len(given)}")
+    return [plain_events(one) for one in given]
 
 
 def shown(one: User | NamedItem) -> int | str | None:

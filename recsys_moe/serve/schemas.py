@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from copy import copy
-from typing import Annotated, Any
-
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     StrictBool,
     StrictInt,
-    create_model,
     model_validator,
 )
 
-from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.request_types import (
     Columns,
     Context,
@@ -24,11 +19,13 @@ from recsys_moe.serve.request_types import (
     Id,
     NamedItem,
     NewUser,
+    OwnEvents,
     Request,
     ShownId,
     ShownValue,
     Text,
     User,
+    UserEvent,
 )
 
 
@@ -52,6 +49,11 @@ class Pairs(Request):
         return len(self.users)
 
 
+class PredictRequest(Pairs):
+    events: OwnEvents = Field(default=[], examples=[[]])
+    """What the users did besides what is stored, of all pairs or a list of lists, one per pair."""
+
+
 class ExplainRequest(Pairs):
     attributions: StrictInt = Field(default=0, ge=0, le=50)
     """Number of features, and of history items, to list per task; 0 for no `attributions`."""
@@ -66,6 +68,9 @@ class RecommendRequest(Request):
     """History of that new user: item ids, or an object of id -> rating."""
     context: Context = Field(default={}, examples=[{}])
     """Context features by name, of all users or a list with an object per user."""
+    events: OwnEvents = Field(default=[], examples=[[]])
+    """What the users did besides what is stored, of all users or a list of lists, one per user;
+    without users, of one new user."""
     k: StrictInt = Field(default=10, ge=1)
     """Items per user."""
     exclude_seen: StrictBool = False
@@ -81,19 +86,30 @@ class RecommendRequest(Request):
     @model_validator(mode="after")
     def _not_empty(self) -> RecommendRequest:
         if not self.everybody:
-            raise ValueError("users must not be empty without features or history of a new user")
+            rule = "users must not be empty without features, history or events of a new user"
+            raise ValueError(rule)
         return self
 
     @property
     def everybody(self) -> list[User]:
-        """The users, then the new user of `features` and `history`."""
-        if not self.features and not self.history:
+        """The users, then the new user of `features`, `history` or, without users, `events`."""
+        is_new = self.features or self.history or (self.events and not self.users)
+        if not is_new:
             return self.users
         return [*self.users, NewUser(features=self.features, history=self.history)]
 
     @property
     def rows(self) -> int:
         return len(self.everybody)
+
+
+class EventsRequest(Request):
+    events: list[UserEvent] = Field(min_length=1)
+    """What users did, in the order in which they did it."""
+
+    @property
+    def rows(self) -> int:
+        return len(self.events)
 
 
 class SimilarRequest(Request):
@@ -181,6 +197,21 @@ class RecommendReply(Reply):
     """One per user, in the order of the request."""
 
 
+class RejectedEvent(Part):
+    row: int
+    """Index of the event, from 0."""
+    reason: str
+
+
+class EventsReply(Reply):
+    stored: int
+    """Events that the next request sees."""
+    duplicates: int
+    """Events that were delivered before: nothing changed."""
+    rejected: list[RejectedEvent]
+    """Events that were not stored; the others were."""
+
+
 class SimilarReply(Reply):
     item: ShownId
     items: list[RankedItem]
@@ -253,32 +284,3 @@ class HealthReply(BaseModel):
 
 class ErrorReply(BaseModel):
     error: str
-
-
-def request_types(limits: Limits) -> dict[str, type[Request]]:
-    """By path, without its slash: the request body, with the limits."""
-    k = Annotated[StrictInt, Field(le=limits.max_k)]
-    candidates = Annotated[list[Id], Field(min_length=1, max_length=limits.max_rows)] | None
-    users = Annotated[list[User], Field(max_length=limits.max_users)]
-    return {
-        "predict": _bounded("PredictRequest", Pairs, **_pairs(limits.max_rows)),
-        "recommend": _bounded(
-            "RecommendRequest", RecommendRequest, users=users, k=k, candidates=candidates
-        ),
-        "explain": _bounded("ExplainRequest", ExplainRequest, **_pairs(limits.max_explain)),
-        "similar": _bounded("SimilarRequest", SimilarRequest, k=k),
-        "seen": _bounded("SeenRequest", SeenRequest, k=k),
-    }
-
-
-def _pairs(most: int) -> dict[str, Any]:
-    bound = Field(max_length=most)
-    return {"users": Annotated[list[User], bound], "items": Annotated[list[NamedItem], bound]}
-
-
-def _bounded(name: str, base: type[Request], **kinds: Any) -> type[Request]:
-    """`base` with other types of some fields, whose defaults and descriptions stay."""
-    fields: dict[str, Any] = {
-        field: (kind, copy(base.model_fields[field])) for field, kind in kinds.items()
-    }
-    return create_model(name, __base__=base, **fields)

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import chain
+from itertools import accumulate, chain
 
 import torch
 from torch import Tensor
 
 from recsys_moe.inference.cold_start.encode import Entity, Resolved, Unused
 from recsys_moe.inference.context import Contexts
+from recsys_moe.inference.events.store import Observed
 from recsys_moe.inference.predictor import Attribution, Predictor, Recommendation, Scores
 from recsys_moe.inference.ranking.item_values import item_values
 from recsys_moe.model.expert_shares import ExpertShare
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Loaded
-from recsys_moe.serve.request_types import exact, shown, whom
+from recsys_moe.serve.request_types import events_by_row, exact, plain_events, shown, whom
 
 
 class Scoring:
@@ -27,7 +28,7 @@ class Scoring:
         self._current = current
         self._metrics = metrics
 
-    def predict(self, requests: list[schemas.Pairs]) -> list[schemas.PredictReply]:
+    def predict(self, requests: list[schemas.PredictRequest]) -> list[schemas.PredictReply]:
         """Together where rows do not influence each other, else one request after the other."""
         loaded = self._current()
         predictor = loaded.predictor
@@ -38,7 +39,11 @@ class Scoring:
             whom(chain.from_iterable(one.items for one in requests)), entity="item"
         )
         context = predictor.context.read_all([(one.context, one.rows) for one in requests])
-        scores = predictor.score(users, items, context=context)
+        events = None
+        if any(one.events for one in requests):
+            lists = (events_by_row(one.events, one.rows) for one in requests)
+            events = [*chain.from_iterable(lists)]
+        scores = predictor.score(users, items, context=context, events=events)
         unused = [*_unused_of_pairs(users, "user"), *_unused_of_pairs(items, "item")]
         unused += _unused_of_contexts(context)
         return self._cut(scores, unused, [request.rows for request in requests], loaded.version)
@@ -51,6 +56,7 @@ class Scoring:
             users,
             request.k,
             context=context,
+            events=events_by_row(request.events, request.rows) if request.events else None,
             exclude_seen=request.exclude_seen,
             candidates=request.candidates,
             where=request.where,
@@ -106,6 +112,29 @@ class Scoring:
             for row, (user, item) in enumerate(zip(request.users, request.items, strict=True))
         ]
         return schemas.ExplainReply(model=loaded.version, pairs=pairs)
+
+    def observe(self, requests: list[schemas.EventsRequest]) -> list[schemas.EventsReply]:
+        """All are stored in one go: in the file of events, where there is one, by one fsync."""
+        loaded = self._current()
+        events = [plain_events(one.events) for one in requests]
+        found = loaded.predictor.observe([*chain.from_iterable(events)]).outcomes
+        ends = [*accumulate(map(len, events))]
+        parts = [
+            Observed(found[end - len(own) : end]) for own, end in zip(events, ends, strict=True)
+        ]
+        self._metrics.observed(Observed(found))
+        return [
+            schemas.EventsReply(
+                model=loaded.version,
+                stored=part.stored,
+                duplicates=part.duplicates,
+                rejected=[
+                    schemas.RejectedEvent(row=row, reason=reason)
+                    for row, reason in part.rejected.items()
+                ],
+            )
+            for part in parts
+        ]
 
     def similar(self, request: schemas.SimilarRequest) -> schemas.SimilarReply:
         loaded = self._current()

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 from collections.abc import Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -21,6 +21,8 @@ import torch
 import uvicorn
 
 from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.inference.events.journal import Journal
+from recsys_moe.inference.events.store import EventStore
 from recsys_moe.interrupts import unwinding
 from recsys_moe.serve.app import build_app
 from recsys_moe.serve.http import allowed_hosts, checked_names
@@ -48,6 +50,10 @@ class Settings:
     access_log: bool = False
     hosts: tuple[str, ...] = ()
     """Additional allowed values of `Host` (see `http.allowed_hosts`)."""
+    events: Path | None = None
+    """File of observed events, replayed at the start; None: they are lost at the end."""
+    store: EventStore = field(default_factory=lambda: EventStore(1))
+    """Of observed events; a model that reads longer timelines lengthens it."""
 
     def __post_init__(self) -> None:
         checked_names(self.hosts)
@@ -82,7 +88,8 @@ def serve(model: Path, settings: Settings) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     with _threads(settings.threads), _listener(settings.host, settings.port) as listener:
         metrics = Metrics()
-        models = Models(model, metrics, _settle)
+        models = Models(model, metrics, _settle, settings.store)
+        journal = _journal(models, settings)
         hosts = allowed_hosts(listener.getsockname()[0], checked_names(settings.hosts))
         service = Service(models, metrics, settings.limits, key=settings.key, hosts=hosts)
         config = uvicorn.Config(
@@ -96,8 +103,28 @@ def serve(model: Path, settings: Settings) -> None:
             lifespan="off",
             ws="none",
         )
-        with unwinding():
+        with unwinding(), closing(journal) if journal else nullcontext():
             Server(config, service, settings).run(sockets=[listener])
+
+
+def _journal(models: Models, settings: Settings) -> Journal | None:
+    """The file of events, replayed. Raises ConfigError and DataError."""
+    if settings.events is None:
+        return None
+    if models.current.predictor.store is None:
+        raise ConfigError(
+            f"--events needs a model that reads events, got {models.path} with "
+            "model.sequence=none; omit --events, or train with model.sequence=decay"
+        )
+    journal, store = Journal(settings.events), settings.store
+    try:
+        store.replay(journal.replay())
+    except BaseException:
+        journal.close()
+        raise
+    store.sink = journal
+    logger.info("%s: events of %d users", settings.events, len(store))
+    return journal
 
 
 @contextmanager
@@ -135,7 +162,7 @@ class Server(uvicorn.Server):
         for task in self._background:
             task.cancel()
         await super().shutdown(sockets)
-        self._service.batcher.close()
+        self._service.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._service.draining = True

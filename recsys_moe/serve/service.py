@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import logging
 from collections.abc import Callable
 from typing import Any
 
-from recsys_moe.errors import UserError
+from recsys_moe.errors import RunError, UserError
 from recsys_moe.serve import http
 from recsys_moe.serve.batcher import Batcher, Busy, Queue
 from recsys_moe.serve.limits import Limits
@@ -17,6 +18,7 @@ from recsys_moe.serve.request_types import Request
 from recsys_moe.serve.schemas import Reply
 from recsys_moe.serve.scoring import Scoring
 
+logger = logging.getLogger("recsys_moe")
 BATCH_ROWS = 1024
 """Pairs that run together: about 20 ms that another request may have to wait for them."""
 
@@ -43,6 +45,14 @@ class Service:
             run = functools.partial(_one_by_one, getattr(scoring, kind))
             queues.append(Queue(kind, run, 1, limits.max_queue_users))
         self.batcher = Batcher(queues, metrics, limits.max_requests)
+        # In a thread of its own: waiting for a disk must not delay scores.
+        events = Queue("events", scoring.observe, limits.max_rows, limits.max_queue)
+        self._recorder = Batcher([events], metrics, limits.max_requests)
+
+    def close(self) -> None:
+        """No further requests run."""
+        self.batcher.close()
+        self._recorder.close()
 
     def describe(self) -> ModelReply:
         """What /model shows."""
@@ -54,13 +64,17 @@ class Service:
         # Users up to their limit and somebody new may be one more than can wait: not if alone.
         size = min(request.rows, most) if kind == "recommend" else request.rows
         try:
-            reply: Reply = await self.batcher.submit(kind, request, size, seconds)
+            batcher = self._recorder if kind == "events" else self.batcher
+            reply: Reply = await batcher.submit(kind, request, size, seconds)
             return reply
         except Busy:
             message = f"too many {kind} requests are waiting; try again in a second"
             raise http.refuse(429, message, http.LATER) from None
         except TimeoutError:
             raise http.refuse(504, f"no answer within {seconds:g} s; ask for less") from None
+        except RunError as error:
+            logger.error("%s", error)
+            raise http.refuse(503, "events cannot be stored now; send them again later") from None
         except UserError as error:
             raise http.refuse(422, str(error).removeprefix("--")) from None
 

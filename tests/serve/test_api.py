@@ -300,7 +300,7 @@ def test_a_key_guards_all_but_health(run: Path) -> None:
 def test_the_document_names_the_limits_and_every_fault(caller: Caller) -> None:
     paths = caller("GET", "/openapi.json").json()["paths"]
     assert set(paths) == {
-        *("/predict", "/recommend", "/explain", "/similar", "/seen"),
+        *("/predict", "/recommend", "/explain", "/similar", "/seen", "/events"),
         *("/model", "/metrics", "/healthz", "/readyz"),
     }
     asked = paths["/predict"]["post"]

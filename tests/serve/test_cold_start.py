@@ -110,7 +110,7 @@ def test_new_items_are_scored_and_explained(featured_caller: Caller, predictor: 
 @pytest.mark.parametrize(
     ("body", "message"),
     [
-        ({"k": 3}, "users ... features or history"),
+        ({"k": 3}, "users ... features, history or events"),
         ({"users": [{"features": {"age": "old"}}]}, "'age' ... got 'old'"),
         ({"users": [{"age": 3}]}, "users[0]: Extra inputs are not permitted"),
         (

@@ -17,7 +17,7 @@ from tests.serve.conftest import KEY, Caller, sealed
 JSON = {"Content-Type": "application/json"}
 RIGHT = {"Authorization": f"Bearer {KEY}"}
 ELSEWHERE = {"Origin": "https://elsewhere.example"}
-POSTS = ("/predict", "/recommend", "/explain", "/similar", "/seen")
+POSTS = ("/predict", "/recommend", "/explain", "/similar", "/seen", "/events")
 ODD: tuple[Any, ...] = (
     *(b"", b"\xff", b"null", b"[]", b"{}", b"{" * 10**6, b"[" * 10**6),
     *(b'{"users": ["/etc/passwd"], "items": ["../../x"]}', b'{"user": {"history": ["/etc"]}}'),

@@ -104,8 +104,8 @@ def test_a_folder_that_changes_while_it_is_read_is_refused(
 ) -> None:
     read = Predictor.load
 
-    def slowly(path: Path) -> Predictor:
-        predictor = read(path)
+    def slowly(path: Path, store: Any) -> Predictor:
+        predictor = read(path, store)
         manifest = folder / "manifest.json"
         manifest.write_text(manifest.read_text() + "\n")
         return predictor

@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recsys_moe import raw_ids
 from recsys_moe.artifact.bags import pooled
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.config.encoders import bag_levels, chosen_features
@@ -25,6 +26,9 @@ from recsys_moe.data.rows import Columns
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.features import Entries, FeatureReader, Unknown
 from recsys_moe.inference.cold_start.model import ColdStartVectors, Parts
+from recsys_moe.inference.events.observed import Event, GivenEvent
+from recsys_moe.inference.events.reader import NO_EVENTS, EventReader
+from recsys_moe.inference.events.user_events import Identity
 from recsys_moe.inference.plain import plain, plain_dict, plain_ids, plain_list, shown
 from recsys_moe.inference.vocabulary import Ids, Vocabulary
 from recsys_moe.kinds import positive_task, rating_task
@@ -48,6 +52,8 @@ class ColdUser(ColdItem):
 
     history: Sequence[RawId] | Mapping[RawId, float | None] = ()
     """Raw ids of the items the user interacted with, or raw id -> rating (None: not rated)."""
+    events: Sequence[GivenEvent] = ()
+    """What the user did, for models that read events in their order."""
 
 
 @dataclass(frozen=True)
@@ -75,13 +81,16 @@ class Resolved:
     """The entries that make up the vector of each cold-start user or item."""
     unused: Sequence[Unused] = ()
     """What the model ignores of each."""
+    identities: Mapping[int, Identity] = field(default_factory=dict)
+    """By row, whose events those without an index have, for models that read events."""
 
     def __len__(self) -> int:
         return len(self.index_N)
 
     def repeated(self, times: int) -> Resolved:
         """Of one user or item: the same in so many rows."""
-        return replace(self, index_N=self.index_N.expand(times))
+        same = {row: one for one in self.identities.values() for row in range(times)}
+        return replace(self, index_N=self.index_N.expand(times), identities=same)
 
 
 Whom: TypeAlias = Ids | Sequence[RawId | ColdItem] | Resolved
@@ -96,6 +105,8 @@ class ColdStart:
         config, schema = artifact.config, artifact.schema
         self._width = config.model.embedding_dim
         self.levels = bag_levels(config, schema)
+        self.events = EventReader(schema) if config.model.sequence != "none" else None
+        """None for a model that reads no events."""
         chosen = chosen_features(config, schema)
         self.readers: dict[str, FeatureReader] = {
             entity: FeatureReader(entity, chosen[entity], artifact.categories)
@@ -111,13 +122,32 @@ class ColdStart:
             whom = plain_ids(whom)
         new = {row: one for row, one in enumerate(whom) if isinstance(one, ColdItem)}
         if not new:
-            return Resolved(vocabulary.index(whom)[0])
+            index_N, unseen_N = vocabulary.index(whom)
+            return Resolved(index_N, identities=self._unknown(entity, whom, unseen_N))
         known = [row for row in range(len(whom)) if row not in new]
         index_N = torch.empty(len(whom), dtype=torch.long)
         index_N[[*new]] = ~torch.arange(len(new))
         index_N[known] = vocabulary.index([whom[row] for row in known])[0]
         read = [self.read(entity, cold) for cold in new.values()]
-        return Resolved(index_N, [parts for parts, _ in read], [unused for _, unused in read])
+        parts, unused = [parts for parts, _ in read], [unused for _, unused in read]
+        identities = self._unknown(entity, whom, index_N == vocabulary.feature.size)
+        identities |= {row: found for row, one in new.items() if (found := self._events(one))}
+        return Resolved(index_N, parts, unused, identities)
+
+    def _unknown(self, entity: Entity, whom: Any, unseen_N: Tensor) -> dict[int, Identity]:
+        """Raw ids of unknown users, by row, for models that read events."""
+        if self.events is None or entity == "item":
+            return {}
+        rows = unseen_N.nonzero()[:, 0].tolist()
+        return {row: str(raw_ids.of_value(plain(whom[row]))) for row in rows}
+
+    def _events(self, cold: ColdItem) -> tuple[Event, ...]:
+        """Of a cold-start user. Raises DataError."""
+        if not isinstance(cold, ColdUser) or not cold.events:
+            return ()
+        if self.events is None:
+            raise DataError(NO_EVENTS)
+        return (*self.events.read(cold.events, of_users=False),)
 
     def encoder(
         self, users: Sequence[Parts], items: Sequence[Parts] = ()

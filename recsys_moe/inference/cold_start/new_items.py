@@ -75,7 +75,7 @@ def with_items(predictor: Predictor, items: pa.Table) -> Extended:
     unknown = sum(bool(one.categories) for one in unused)
     shown = _shown(predictor.artifact.items, items.take(pa.array(rows, pa.int64())))
     artifact = _extended(predictor.artifact, shown, more_MD)
-    return Extended(Predictor(artifact), len(rows), len(ids) - len(rows), unknown)
+    return Extended(Predictor(artifact, predictor.store), len(rows), len(ids) - len(rows), unknown)
 
 
 def _ids(items: pa.Table) -> list[str]:
@@ -144,7 +144,10 @@ def _cells(column: pa.ChunkedArray, field: pa.Field) -> pa.Array:
 
 def _extended(artifact: Artifact, shown: pa.Table, more_MD: Tensor) -> Artifact:
     size, new = artifact.schema.item.size, len(more_MD)
-    seen = artifact.seen["items"]
+    seen, events = artifact.seen["items"], dict(artifact.events)
+    if events:
+        item_P = events["item"]
+        events["item"] = torch.where(item_P < size, item_P, item_P + new)
     schema = replace(artifact.schema, item=replace(artifact.schema.item, size=size + new))
     return replace(
         artifact,
@@ -152,6 +155,7 @@ def _extended(artifact: Artifact, shown: pa.Table, more_MD: Tensor) -> Artifact:
         model=_with_rows(artifact.model, more_MD),
         items=pa.concat_tables([artifact.items, shown.cast(artifact.items.schema)]),
         seen={**artifact.seen, "items": torch.where(seen < size, seen, seen + new)},
+        events=events,
         added_items=artifact.added_items + new,
     )
 

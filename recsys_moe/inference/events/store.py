@@ -12,8 +12,8 @@ import threading
 import time
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from recsys_moe.errors import ConfigError
@@ -41,22 +41,32 @@ class Timeline(NamedTuple):
     """The same of the last events that made room for later ones."""
 
 
-class Rejected(NamedTuple):
-    """An event that was not stored."""
-
-    row: int
-    """Its place in the list, from 0."""
-    reason: str
+STORED, DUPLICATE = "stored", "duplicate"
 
 
-@dataclass
+@dataclass(frozen=True)
 class Observed:
     """What became of a list of events."""
 
-    stored: int = 0
-    duplicates: int = 0
-    """Delivered before: nothing changed."""
-    rejected: list[Rejected] = field(default_factory=list)
+    outcomes: Sequence[str]
+    """Of each: `stored`, `duplicate` (delivered before: nothing changed), or why it was
+    rejected."""
+
+    @property
+    def stored(self) -> int:
+        """Events that the next request sees."""
+        return self.outcomes.count(STORED)
+
+    @property
+    def duplicates(self) -> int:
+        """Events that were delivered before."""
+        return self.outcomes.count(DUPLICATE)
+
+    @property
+    def rejected(self) -> dict[int, str]:
+        """Reasons by place in the list, from 0."""
+        pairs = enumerate(self.outcomes)
+        return {row: words for row, words in pairs if words not in (STORED, DUPLICATE)}
 
 
 class Sink(Protocol):
@@ -87,9 +97,9 @@ class EventStore:
     ) -> None:
         """Raises ConfigError for a bound below 1 or a negative tolerance."""
         if max_users < 1:
-            raise ConfigError(f"users with events must be at least 1, got {max_users}")
+            raise ConfigError(f"--max-event-users must be at least 1, got {max_users}")
         if not 0 <= tolerance < math.inf:
-            raise ConfigError(f"the tolerance of events must be at least 0 s, got {tolerance:g}")
+            raise ConfigError(f"--event-tolerance must be at least 0 seconds, got {tolerance:g}")
         self.length, self.max_users, self.tolerance = length, max_users, tolerance
         self.sink: Sink | None = None
         self._clock, self._lock = clock, threading.Lock()
@@ -104,39 +114,35 @@ class EventStore:
         return self._users.get(user, EMPTY)
 
     def append(
-        self, events: Sequence[Event], newest: Callable[[str], float] = lambda user: -math.inf
+        self, events: Sequence[Event], newest: Mapping[str, float] | None = None
     ) -> Observed:
         """Store checked events (`read_events`); first in the sink, where there is one.
 
-        `newest`: the time of the last event of a user that is known from elsewhere. Where the sink
+        `newest`: by user, the time of the last event that is known from elsewhere. Where the sink
         raises, nothing is stored.
         """
+        outcomes: list[str] = []
         with self._lock:
             changed: dict[str, Timeline] = {}
-            stored, observed = [], Observed()
             latest = self._clock() + self.tolerance
-            for row, event in enumerate(events):
-                user = str(event.user)
-                line = changed.get(user) or self.of(user)
-                if _is_known(event, line):
-                    observed.duplicates += 1
-                elif reason := self._refusal(event, line, newest(user), latest):
-                    observed.rejected.append(Rejected(row, reason))
-                else:
+            for event in events:
+                line = changed.get(user := str(event.user)) or self.of(user)
+                last = (newest or {}).get(user, -math.inf)
+                outcomes.append(self._outcome(event, line, last, latest))
+                if outcomes[-1] == STORED:
                     changed[user] = _inserted(line, event, self.length)
-                    stored.append(event)
-            if stored and self.sink is not None:
-                self.sink.append(stored)
+            if changed and self.sink is not None:
+                pairs = zip(events, outcomes, strict=True)
+                self.sink.append([event for event, words in pairs if words == STORED])
             self._commit(changed)
-            observed.stored = len(stored)
-        return observed
+        return Observed(outcomes)
 
     def replay(self, events: Iterable[Event]) -> None:
         """Store events that were accepted before, in their order."""
         with self._lock:
             for event in events:
                 line = self.of(user := str(event.user))
-                if not (_is_known(event, line) or self._is_too_old(event, line)):
+                if not (is_known(event, line) or self._is_too_old(event, line)):
                     self._commit({user: _inserted(line, event, self.length)})
 
     def _commit(self, changed: dict[str, Timeline]) -> None:
@@ -146,7 +152,9 @@ class EventStore:
         while len(self._users) > self.max_users:
             del self._users[next(iter(self._users))]
 
-    def _refusal(self, event: Event, line: Timeline, newest: float, latest: float) -> str:
+    def _outcome(self, event: Event, line: Timeline, newest: float, latest: float) -> str:
+        if is_known(event, line):
+            return DUPLICATE
         if event.time > latest:
             rule = f"time must be at most {self.tolerance:g} s after the present"
             return f"{rule}, got {event.time:.15g}; send seconds since 1970 (UTC)"
@@ -157,7 +165,7 @@ class EventStore:
             return f"{rule}, {got}; send events in order, or raise the tolerance"
         if self._is_too_old(event, line):
             return f"older than the last {self.length} events of the user, which are kept"
-        return ""
+        return STORED
 
     def _is_too_old(self, event: Event, line: Timeline) -> bool:
         return len(line.time) >= self.length and event.time < line.time[0]
@@ -179,7 +187,8 @@ def _inserted(line: Timeline, event: Event, length: int) -> Timeline:
     return Timeline(item[more:], value[more:], moment[more:], keys[more:], gone)
 
 
-def _is_known(event: Event, line: Timeline) -> bool:
+def is_known(event: Event, line: Timeline) -> bool:
+    """Was it delivered before?"""
     key = _digest(event)
     return key in line.keys or key in line.gone
 

@@ -98,10 +98,10 @@ class TopItems:
             logits = {name: self._logits(name, part, item_N) for name in formula}
             ranking_UN = self._ranking(logits)
             places = [
-                self._best_unseen(ranking_N, user, item_N, k)
+                self._best_unseen(ranking_N, self._seen(part, row), item_N, k)
                 if exclude_seen
                 else largest(ranking_N, k)
-                for user, ranking_N in zip(part.user.tolist(), ranking_UN, strict=True)
+                for row, ranking_N in enumerate(ranking_UN)
             ]
             yield from self._described(part, item_N, places, logits)
 
@@ -123,9 +123,16 @@ class TopItems:
     def _link(self, name: str, logits: Tensor) -> Tensor:
         return kind_of(self.tasks[name][1]).link(logits)
 
-    def _best_unseen(self, ranking_N: Tensor, user: int, item_N: Tensor, k: int) -> Tensor:
+    def _seen(self, users: Request, row: int) -> Tensor:
+        """Indices of the items of training, of the history and of the events of a user."""
+        seen_S, events = self.seen(int(users.user[row])), users.events
+        if events is None:
+            return seen_S
+        return torch.cat([seen_S, events.item[events.window[row], : events.place[row]]])
+
+    def _best_unseen(self, ranking_N: Tensor, seen_S: Tensor, item_N: Tensor, k: int) -> Tensor:
         """Places in `item_N` of the k best items that the user has not seen, best first."""
-        unseen_N = ~torch.isin(item_N, self.seen(user))
+        unseen_N = ~torch.isin(item_N, seen_S)
         place_N = unseen_N.nonzero()[:, 0]
         return place_N[largest(ranking_N[place_N], k)]
 

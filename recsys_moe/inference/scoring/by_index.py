@@ -11,7 +11,9 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.inference.ranking.top_items import TopItems
 from recsys_moe.inference.scoring.pair_scores import PairScorer
+from recsys_moe.kinds import kind_of
 from recsys_moe.model.draws import Draws
 from recsys_moe.model.ranker import Ranker
 from recsys_moe.model.request import Events, Request, of_users
@@ -25,6 +27,25 @@ class IndexScorer:
     _draws: Draws
     _ranker: Ranker
     _pair_scores: PairScorer
+    _top_items: TopItems
+
+    @property
+    def rows_are_independent(self) -> bool:
+        """Are scores independent of the other pairs of a batch?"""
+        return self._draws.rows_are_independent
+
+    @cached_property
+    def prediction_names(self) -> list[str]:
+        """Names of what is predicted: of each task, or of each class and the task."""
+        return [
+            name
+            for task in self.artifact.schema.tasks
+            for name in dict.fromkeys([*kind_of(task).columns(task.name), task.name])
+        ]
+
+    def seen(self, user: int) -> Tensor:
+        """Indices of the items with a positive training row of the user, in their order."""
+        return self._top_items.seen(user)
 
     @torch.inference_mode()
     def routings(self, user_B: Tensor, item_B: Tensor) -> list[Routing]:

@@ -1,0 +1,49 @@
+"""Events of callers as a model reads them: checked, with standardised ratings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from recsys_moe.data.histories import rating_scale
+from recsys_moe.errors import DataError
+from recsys_moe.inference.events.observed import Event, GivenEvent, read_events
+from recsys_moe.inference.plain import shown
+from recsys_moe.kinds import rating_task
+from recsys_moe.schema import Schema
+
+NO_EVENTS = (
+    "the model reads no events (model.sequence=none); omit the events, or train with "
+    "model.sequence=decay"
+)
+
+
+class EventReader:
+    """Checks events by the rating task of a model."""
+
+    def __init__(self, schema: Schema) -> None:
+        number = rating_task(schema.tasks)
+        self._rated = None if number is None else schema.tasks[number]
+        self._mean, self._std = rating_scale(schema)
+
+    def read(self, given: Iterable[GivenEvent], *, of_users: bool) -> list[Event]:
+        """See `read_events`. Raises DataError for a rating outside the range of the task, too."""
+        events = read_events(given, of_users=of_users)
+        for row, one in enumerate(events, 1):
+            if one.value is not None:
+                self._check(row, one.value)
+        return events
+
+    def standardised(self, value: float) -> float:
+        """A rating in standard deviations of training; NaN of a missing one."""
+        return math.nan if self._rated is None else (value - self._mean) / self._std
+
+    def _check(self, row: int, value: float) -> None:
+        if self._rated is None:
+            rule = "the model has no rating task"
+            raise DataError(f"event {row}: {rule}, got value {value:g}; omit the value")
+        low = -math.inf if self._rated.low is None else self._rated.low
+        high = math.inf if self._rated.high is None else self._rated.high
+        if not low <= value <= high:
+            bounds = f"must be in {low:g}..{high:g}, got {shown(value)}"
+            raise DataError(f"event {row}: value is the {self._rated.name} and {bounds}")

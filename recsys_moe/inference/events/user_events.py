@@ -1,0 +1,180 @@
+"""What the users of a request did: events of the model folder, observed ones, and the request's.
+
+Axes: B rows, M windows (one for each user with each list of the request's own events), L events
+of a window, P stored events of all users, U users of training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from recsys_moe.artifact.events import no_events
+from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.errors import DataError
+from recsys_moe.inference.events.observed import Event, GivenEvent
+from recsys_moe.inference.events.reader import EventReader
+from recsys_moe.inference.events.store import EMPTY, EventStore, Observed, Timeline, is_known
+from recsys_moe.inference.vocabulary import Vocabulary
+from recsys_moe.model.request import Events
+
+RowEvents: TypeAlias = Sequence[GivenEvent] | Sequence[Sequence[GivenEvent] | None] | None
+"""Events that a request brings: of the user of all rows, or a list for each row."""
+Identity: TypeAlias = str | tuple[Event, ...]
+"""Who has no index of their own: the raw id, or the events of a cold-start user."""
+
+
+class Entry(NamedTuple):
+    """An event as a model reads it."""
+
+    time: float
+    item: int
+    value: float
+
+
+class UserEvents:
+    """The events of users by time, each once, of which a model reads the last.
+
+    A stored event is known again by item and second, an observed one by its key. Of equal times
+    stored ones come first, then observed ones, then those of the request, each in their order.
+    """
+
+    def __init__(
+        self,
+        artifact: Artifact,
+        users: Vocabulary,
+        items: Vocabulary,
+        *,
+        reader: EventReader,
+        store: EventStore,
+    ) -> None:
+        """`store`: of this model or of the one that it replaces."""
+        self._users, self._items, self._reader, self.store = users, items, reader, store
+        self.length = artifact.config.model.sequence_length
+        store.length = max(store.length, self.length)
+        self._sizes = artifact.schema.user.size, artifact.schema.item.size
+        stored = artifact.events or no_events(artifact.schema)
+        nobody = stored["first"][-1:]  # the OOV id has no events
+        self._stored = {**stored, "first": torch.cat([stored["first"], nobody])}
+
+    def observe(self, events: Sequence[Event]) -> Observed:
+        """Store checked events."""
+        return self.store.append(events, self._newest({str(one.user) for one in events}))
+
+    def _newest(self, users: Iterable[str]) -> dict[str, float]:
+        """Of users by raw id, the time of the last stored event; without those who have none."""
+        users = sorted(users)
+        if not users:
+            return {}
+        index_N = self._users.index(users)[0]
+        first_U, time_P = self._stored["first"], self._stored["time"]
+        spans = zip(users, first_U[index_N].tolist(), first_U[index_N + 1].tolist(), strict=True)
+        return {user: float(time_P[end - 1]) for user, first, end in spans if end > first}
+
+    def events(
+        self, index_B: Tensor, identities: Mapping[int, Identity], given: RowEvents = None
+    ) -> Events | None:
+        """What a model reads of the users of the rows; None where nobody did anything.
+
+        `index_B`: of known users, `size` or ~i of others, who are in `identities` by row where
+        there may be events. Raises DataError for invalid events of the request.
+        """
+        lists, list_B = self._given(given, len(index_B))
+        size, places = self._sizes[0], dict[Identity, int]()
+        user_B = index_B.where(index_B >= 0, size)
+        for row, one in identities.items():
+            user_B[row] = size + 1 + places.setdefault(one, len(places))
+        key_M, window_B = (user_B * len(lists) + list_B).unique(return_inverse=True)
+        user_M, list_M = key_M.div(len(lists), rounding_mode="floor"), key_M % len(lists)
+        own = [lists[number] for number in list_M.tolist()]
+        joined = {}
+        for place, who in enumerate(self._identities(user_M, [*places])):
+            line = self.store.of(who) if isinstance(who, str) else EMPTY
+            more = own[place] if isinstance(who, str) else [*who, *own[place]]
+            if line.time or more:
+                joined[place] = self._joined(int(user_M[place]), line, more)
+        return self._windows(user_M, joined, window_B)
+
+    def _given(self, given: RowEvents, rows: int) -> tuple[list[list[Event]], Tensor]:
+        """The lists of events that the rows bring, and which of them each row has."""
+        same_B = torch.zeros(rows, dtype=torch.long)
+        if given is None or not len(given):
+            return [[]], same_B
+        if isinstance(given, Mapping | str) or isinstance(given[0], Mapping | Event):
+            return [self._read(given)], same_B  # type: ignore[arg-type]
+        if len(given) != rows:
+            raise DataError(
+                f"events must be of all rows or a list for each of {rows}, got {len(given)}"
+            )
+        places = {id(one): place for place, one in enumerate(given)}  # one list of many rows
+        numbers = {place: number for number, place in enumerate(sorted(set(places.values())))}
+        lists = [self._read(given[place] or ()) for place in numbers]  # type: ignore[arg-type]
+        return lists, torch.tensor([numbers[places[id(one)]] for one in given], dtype=torch.long)
+
+    def _read(self, given: Iterable[GivenEvent]) -> list[Event]:
+        return self._reader.read(given, of_users=False)
+
+    def _identities(self, user_M: Tensor, others: Sequence[Identity]) -> list[Identity]:
+        """Of each window: the raw id, or the events of a cold-start user; empty of nobody."""
+        size = self._sizes[0]
+        known_M = user_M < size
+        texts = iter(self._users.texts(user_M[known_M]) if len(self.store) else ())
+        return [
+            next(texts, "") if user < size else others[user - size - 1] if user > size else ()
+            for user in user_M.tolist()
+        ]
+
+    def _joined(self, user: int, line: Timeline, more: Sequence[Event]) -> list[Entry]:
+        """The last events of a user, wherever they are from."""
+        found = self._base(user)
+        known = {(one.item, math.floor(one.time)) for one in found}
+        new = [(*one,) for one in zip(line.time, line.item, line.value, strict=True)]
+        new += [
+            (one.time, str(one.item), math.nan if one.value is None else one.value)
+            for one in more[-self.length :]
+            if not is_known(one, line)
+        ]
+        index_N = self._items.index([item for _, item, _ in new])[0].tolist() if new else []
+        for (time, _, value), item in zip(new, index_N, strict=True):
+            if item == self._sizes[1] or (item, math.floor(time)) not in known:
+                found.append(Entry(time, item, self._reader.standardised(value)))
+        return sorted(found, key=lambda one: one.time)[-self.length :]
+
+    def _base(self, user: int) -> list[Entry]:
+        """The stored events of a known user."""
+        if user >= self._sizes[0]:
+            return []
+        first, end = self._stored["first"][user : user + 2].tolist()
+        part = slice(max(first, end - self.length), end)
+        columns = (self._stored[name][part].tolist() for name in ("time", "item", "value"))
+        return [Entry(*one) for one in zip(*columns, strict=True)]
+
+    def _windows(
+        self, user_M: Tensor, joined: Mapping[int, Sequence[Entry]], window_B: Tensor
+    ) -> Events | None:
+        first_U, nobody = self._stored["first"], self._sizes[0]
+        user_M = user_M.clamp(max=nobody)
+        end_M = first_U[user_M + 1]
+        count_M = (end_M - first_U[user_M]).clamp(max=self.length)
+        for place, entries in joined.items():
+            count_M[place] = len(entries)
+        width = int(count_M.max()) if len(count_M) else 0
+        if not width:
+            return None
+        there_ML = torch.arange(width) < count_M[:, None]
+        place_ML = (end_M - count_M)[:, None] + torch.arange(width)
+        item_ML = torch.full(there_ML.shape, self._sizes[1])
+        value_ML = torch.full(there_ML.shape, math.nan)
+        time_ML = torch.zeros(there_ML.shape, dtype=torch.float64)
+        columns = zip((time_ML, item_ML, value_ML), ("time", "item", "value"), strict=True)
+        there_ML[[*joined]] = False
+        for number, (column_ML, name) in enumerate(columns):
+            column_ML[there_ML] = self._stored[name][place_ML[there_ML]].to(column_ML.dtype)
+            for place, entries in joined.items():
+                values = [entry[number] for entry in entries]
+                column_ML[place, : len(values)] = torch.tensor(values, dtype=column_ML.dtype)
+        return Events(item_ML, value_ML, time_ML, window_B, count_M[window_B])
