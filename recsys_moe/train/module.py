@@ -132,7 +132,7 @@ class RecModule(EvaluationSteps):
             self._check_step(loss.detach())
         extra = torch.stack(penalties).sum()
         if self.next_item is not None:
-            extra = extra + sum(self.next_item(self.model, one, batch) for one in outputs)
+            extra = extra + sum(self.next_item(self.model, one, batch, seed) for one in outputs)
         if len(outputs) == 2:
             apart = outputs, batch.labels, counts, self.model.routers
             apart_T = self.task_losses.disagreement(*apart)
@@ -179,7 +179,7 @@ class RecModule(EvaluationSteps):
         counts = self._counts(batch.labels, batch.weight, batch.user)
         losses, penalties = self.losses(output, batch.labels, counts)
         if self.next_item is not None:
-            penalties = penalties + self.next_item(self.model, output, batch)
+            penalties = penalties + self.next_item(self.model, output, batch, 0)
         return losses, penalties
 
     def _add_to_epoch(self, loss_sum: Tensor, output: Output, rows: int) -> None:

@@ -5,6 +5,7 @@ Axes: B rows, P positive rows, N items, D width of a vector, R of a product's fa
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -20,35 +21,62 @@ from recsys_moe.model.request import of_items
 from recsys_moe.schema import Schema
 from recsys_moe.train.processes.devices import all_sum, process_count
 
+MOST_ITEMS = 50_000
+"""Of a full softmax; of more items some are drawn."""
+DRAWN = 1024
+"""Items that all rows of a batch share as negatives."""
 CELLS = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Scores computed at a time: on a CPU 2 MB, which stay in a core's cache."""
 
 
 class NextItem:
-    """Full cross-entropy of the items of positive rows, by `Recommender.product`.
+    """Cross-entropy of the items of positive rows, by `Recommender.product`.
 
     The softmax over all items is what sequence models are best trained with (Klenitskiy and
-    Vasilev 2023, arXiv 2309.07602): one drawn negative a positive costs a third of NDCG.
+    Vasilev 2023, arXiv 2309.07602): one drawn negative a positive costs a third of NDCG. Beyond
+    MOST_ITEMS it is estimated from DRAWN items, whose scores are corrected for how few they are.
     """
 
     def __init__(self, weight: float, task: int, column: int) -> None:
         """`task`: whose label 1 is a positive; `column`: of the logits."""
         self.weight, self.task, self.column = weight, task, column
 
-    def __call__(self, model: Recommender, output: Output, batch: Batch) -> Tensor:
+    def __call__(self, model: Recommender, output: Output, batch: Batch, seed: int) -> Tensor:
         """Weighted mean over the positive rows of all processes, as this process' part of it.
 
-        Rows whose item is hidden or unknown count for nothing."""
+        Rows whose item is hidden or unknown count for nothing. `seed`: of drawn items."""
         item_B = batch.item.long()
         positive_B = (batch.labels[:, self.task] == 1) & (item_B >= 0) & (item_B < model.num_items)
         place_P = positive_B.nonzero()[:, 0]
         count = all_sum(torch.tensor(float(len(place_P)), device=item_B.device)) / process_count()
-        item_ND = model.encode_items(of_items(torch.arange(model.num_items, device=item_B.device)))
-        factors = model.product(output.aux["users"][place_P], item_ND, self.column)
+        user_PD, item_P = output.aux["users"][place_P], item_B[place_P]
+        loss = self._sampled if model.num_items > MOST_ITEMS else self._full
+        return self.weight * loss(model, user_PD, item_P, seed) / count.clamp(min=1)
+
+    def _full(self, model: Recommender, user_PD: Tensor, item_P: Tensor, seed: int) -> Tensor:
+        """A sum over the rows."""
+        every_N = torch.arange(model.num_items, device=item_P.device)
+        factors = self._factors(model, user_PD, every_N)
+        with torch.autocast(item_P.device.type, enabled=False):
+            total: Tensor = SoftmaxLoss.apply(*factors, item_P)
+        return total
+
+    def _sampled(self, model: Recommender, user_PD: Tensor, item_P: Tensor, seed: int) -> Tensor:
+        """The same from DRAWN uniform items S: each stands for (N - 1) / DRAWN of the others."""
+        generator = torch.Generator().manual_seed(seed)
+        item_S = torch.randint(model.num_items, (DRAWN,), generator=generator).to(item_P.device)
+        target_T, place_P = item_P.unique(return_inverse=True)
+        x_PR, y_NR = self._factors(model, user_PD, torch.cat([target_T, item_S]))
+        with torch.autocast(item_P.device.type, enabled=False):
+            own_P1 = (x_PR * y_NR[place_P]).sum(1, keepdim=True)
+            other_PS = x_PR @ y_NR[len(target_T) :].t() + math.log((model.num_items - 1) / DRAWN)
+            other_PS = other_PS.masked_fill(item_S == item_P[:, None], -torch.inf)
+            return -torch.cat([own_P1, other_PS], 1).log_softmax(1)[:, 0].sum()
+
+    def _factors(self, model: Recommender, user_PD: Tensor, item_N: Tensor) -> list[Tensor]:
+        factors = model.product(user_PD, model.encode_items(of_items(item_N)), self.column)
         assert factors is not None  # `build_next_item` refuses such models
-        with torch.autocast(item_B.device.type, enabled=False):
-            total = SoftmaxLoss.apply(*(one.float() for one in factors), item_B[place_P])
-        return self.weight * total / count.clamp(min=1)
+        return [one.float() for one in factors]
 
 
 class SoftmaxLoss(torch.autograd.Function):
