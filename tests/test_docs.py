@@ -46,7 +46,7 @@ def test_the_summary_table_has_the_sizes_and_the_batch_dependence_of_the_code() 
     table = rows("| router | experts in training |")
     assert list(table) == list(ROUTERS)
     for name, router in overviews(parse_config({})).items():
-        parameters, batch_dependent = table[name][2], table[name][4]
+        parameters, batch_dependent = table[name][2], table[name][3]
         assert re.search(rf"(^|= ){router.parameters:,}\b", parameters), name
         assert f"{router.parameters:,}" in section(name), name
         assert batch_dependent == ("yes" if router.batch_dependent else "no"), name
