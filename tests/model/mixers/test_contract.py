@@ -95,6 +95,22 @@ def test_a_state_stays_as_large_as_it_began(name: str) -> None:
     assert [(part.shape, part.dtype) for part in state] == [(p.shape, p.dtype) for p in start]
 
 
+@NAMES
+@pytest.mark.parametrize("half", [torch.bfloat16, torch.float16])
+def test_mixed_precision_is_near_and_leaves_states_in_full_precision(
+    name: str, half: torch.dtype
+) -> None:
+    made, (x_MLD, time_ML) = mixer(name), events(2, 5)
+    start = state = made.start(2)
+    with torch.autocast("cpu", half):
+        found_MLD = made(x_MLD, time_ML)
+        for place in range(5):
+            y_MD, state = made.step(x_MLD[:, place], time_ML[:, place], state)
+    torch.testing.assert_close(found_MLD.float(), made(x_MLD, time_ML), rtol=0.05, atol=0.05)
+    torch.testing.assert_close(y_MD.float(), found_MLD[:, -1].float(), rtol=0.05, atol=0.05)
+    assert [part.dtype for part in state] == [part.dtype for part in start]
+
+
 @pytest.mark.slow
 @NAMES
 def test_forward_and_step_are_exported_for_any_number_of_windows(name: str) -> None:

@@ -41,5 +41,6 @@ class GRU(Mixer):
         new = F.linear(x_MD, from_x, biases[0]).chunk(3, -1)
         old = F.linear(state[0], from_hidden, biases[1]).chunk(3, -1)
         reset_MD, keep_MD = torch.sigmoid(new[0] + old[0]), torch.sigmoid(new[1] + old[1])
-        hidden_MD = torch.lerp(torch.tanh(new[2] + reset_MD * old[2]), state[0], keep_MD)
+        candidate_MD = torch.tanh(new[2] + reset_MD * old[2])
+        hidden_MD = candidate_MD + keep_MD * (state[0] - candidate_MD)
         return hidden_MD, (hidden_MD,)
