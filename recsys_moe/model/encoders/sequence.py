@@ -48,10 +48,39 @@ class EventSequence(Encoder):
         events = request.events
         if events is None or request.item_vectors is None:
             return self.nothing_D.expand(request.rows, -1)
-        out_MLD = self.encode(request.item_vectors, events)
-        place_B = (events.place - 1).clamp(min=0)
-        last_BD = out_MLD[events.window, place_B]
+        if torch.compiler.is_exporting():
+            last_BD = self._last(request.item_vectors, events)
+        else:
+            last_BD = self._last_by_width(request.item_vectors, events)
         return torch.where(events.place[:, None] > 0, last_BD, self.nothing_D)
+
+    def _last(self, item_MLD: Tensor, events: Events) -> Tensor:
+        """What is said after the last event that each row reads. (B, D)"""
+        out_MLD = self.encode(item_MLD, events)
+        return out_MLD[events.window, (events.place - 1).clamp(min=0)]
+
+    def _last_by_width(self, item_MLD: Tensor, events: Events) -> Tensor:
+        """The same for short windows apart: half of the places of ordinary logs are padding."""
+        windows, width = events.item.shape
+        zero_M = events.place.new_zeros(windows)
+        used_M = zero_M.scatter_reduce(0, events.window, events.place, "amax")
+        parts, rows, most = [], [], 0
+        for stop in dict.fromkeys([-(-width // 4), -(-width // 2), width]):
+            own_M = (used_M > most) & (used_M <= stop) | (used_M == 0) & (most == 0)
+            row_X = own_M[events.window].nonzero()[:, 0]
+            if len(row_X):
+                kept_K = own_M.nonzero()[:, 0]
+                part = events._replace(
+                    item=events.item[kept_K, :stop],
+                    value=events.value[kept_K, :stop],
+                    time=events.time[kept_K, :stop],
+                    window=(own_M.cumsum(0) - 1)[events.window[row_X]],
+                    place=events.place[row_X],
+                )
+                parts.append(self._last(item_MLD[kept_K, :stop], part))
+                rows.append(row_X)
+            most = stop
+        return torch.cat(parts)[torch.cat(rows).argsort()]
 
     def encode(self, item_MLD: Tensor, events: Events) -> Tensor:
         """(M, L, D): after each event of the windows what is said of the user."""

@@ -1,0 +1,1 @@
+"""Models that read the order of events, on the future: one row per run."""
