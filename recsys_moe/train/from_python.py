@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Mapping
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import Config
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, UserError
 from recsys_moe.frames import is_frame
 from recsys_moe.train import fit as training
 from recsys_moe.train.notebook import printed_lines
@@ -53,7 +55,20 @@ def fit(
     how: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "init_from": init_from}
     how["minutes"] = minutes
     with printed_lines():
-        return training.fit(_settings(config), _folder("data", data), _folder("out", out), **how)
+        folders = _folder("data", data), _folder("out", out)
+        try:
+            return training.fit(_settings(config), *folders, **how)
+        except UserError as error:
+            error.args = (_in_python(str(error)),)
+            raise
+
+
+def _in_python(message: str) -> str:
+    """With options of the command as arguments of `fit`."""
+    message = message.replace("--resume auto", 'resume="auto"')
+    message = message.replace("--overwrite", "overwrite=True")
+    options = "|".join(one.replace("_", "-") for one in signature(fit).parameters)
+    return re.sub(rf"--({options})\b", lambda found: found[1].replace("-", "_"), message)
 
 
 def _settings(given: Any) -> Config | dict[str, Any]:

@@ -124,3 +124,17 @@ def test_what_cannot_be_trained_on_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=said):
         recsys_moe.fit(data, tmp_path / "run", config)
+
+
+def test_errors_name_arguments_and_not_options_of_the_command(
+    prepared: Path, tmp_path: Path
+) -> None:
+    recsys_moe.fit(prepared, run := tmp_path / "run", SETTINGS)
+    there = re.escape(f'out {run} exists; choose another folder, continue it with resume="auto", ')
+    with pytest.raises(ConfigError, match=f"^{there}or replace it with overwrite=True$"):
+        recsys_moe.fit(prepared, run, SETTINGS)
+    with pytest.raises(ConfigError, match=r"^resume none\.ckpt: there is no checkpoint"):
+        recsys_moe.fit(prepared, run, SETTINGS, resume="none.ckpt")
+    started: dict[str, Any] = {"init_from": run, "resume": "auto"}
+    with pytest.raises(ConfigError, match=r"^init_from .* and resume=\"auto\" continues one"):
+        recsys_moe.fit(prepared, run, SETTINGS, **started)
