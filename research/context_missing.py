@@ -76,8 +76,8 @@ def prepared(log: pd.DataFrame, folder: Path, kind: str) -> Path:
 def trained(data: Path, share: str, seed: int) -> Artifact:
     run = data.with_name(f"{data.name}-{share}-{seed}")
     if not run.exists():
-        one = {"data": {"context_dropout": float(share)}}
-        asked = {"model": {"context": "none"}} if share == "none" else one
+        plain = {"model": {"context": "none"}}
+        asked = plain if share == "none" else {"data": {"context_dropout": float(share)}}
         asked = {**asked, "trainer": {"seed": seed}}
         fit(with_choices(asked, Schema.load(data), everything=True)[0], data, run)
     return load_artifact(run / "model")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 from collections.abc import Mapping
 from inspect import signature
 from pathlib import Path
@@ -67,8 +66,9 @@ def _in_python(message: str) -> str:
     """With options of the command as arguments of `fit`."""
     message = message.replace("--resume auto", 'resume="auto"')
     message = message.replace("--overwrite", "overwrite=True")
-    options = "|".join(one.replace("_", "-") for one in signature(fit).parameters)
-    return re.sub(rf"--({options})\b", lambda found: found[1].replace("-", "_"), message)
+    for name in signature(fit).parameters:
+        message = message.replace(f"--{name.replace('_', '-')}", name)
+    return message
 
 
 def _settings(given: Any) -> Config | dict[str, Any]:
