@@ -47,6 +47,24 @@ def test_the_tutorial_on_an_own_log_runs(
     assert header == "user,item,click,seconds,click_calibrated,unseen_user,unseen_item"
 
 
+@pytest.mark.slow
+def test_the_tutorial_on_the_order_of_events_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What comes after an event is not learned in one epoch, but the event changes the list."""
+    monkeypatch.chdir(tmp_path)
+    page = (DOCS / "tutorials/next-item.md").read_text(encoding="utf-8")
+    log, predictor = re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    exec(log, {})
+    for line in commands("tutorials/next-item.md"):
+        type_in(line)
+    assert "top-N evaluation by view: 500 users" in capsys.readouterr().out
+    names: dict[str, Any] = {}
+    exec(predictor, names)
+    lists = [[one.item for one in names[name]] for name in ("before", "after", "new")]
+    assert [len(set(one)) for one in lists] == [5, 5, 5] and lists[0] != lists[1]
+
+
 def test_the_tutorial_on_frames_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     page = (DOCS / "tutorials/dataframe.md").read_text(encoding="utf-8")

@@ -214,7 +214,7 @@ def _check_shapes(experts: Experts | Sequence[nn.Module], routers: Sequence[Rout
         if not isinstance(router, Router):
             raise ValueError(
                 "routers must be recsys_moe.routers.Router, got a "
-                f"{type(router).__name__}; see docs/reference/routers.md, Your own router"
+                f"{type(router).__name__}; see docs/how-to/own-router.md"
             )
     # modules say nothing of their input, so their routers must agree among themselves
     like = experts.kernel_EDH.shape[1] if isinstance(experts, Experts) else None
@@ -244,7 +244,7 @@ def check_routing(routing: object, router: str, num_experts: int) -> None:
     if not isinstance(routing, Routing):
         raise ConfigError(
             f"forward of router {router} must return a recsys_moe.routers.Routing, "
-            f"got {type(routing).__name__}; see docs/reference/routers.md, Your own router"
+            f"got {type(routing).__name__}; see docs/how-to/own-router.md"
         )
     for name in ("weights_BE", "selected_BE"):
         shape = tuple(getattr(routing, name).shape)
