@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from recsys_moe.model.encoders.base import Encoder
 from recsys_moe.model.encoders.mixers import MIXERS, Mixer
+from recsys_moe.model.experts import Dropout
 from recsys_moe.model.request import Events, Request
-from recsys_moe.routers.stream import RandomStream
 from recsys_moe.seeds import stream_seed
 
 DAY = 86_400.0
+SHRINKAGE = 4.0
 
 
 class EventSequence(Encoder):
@@ -27,7 +28,8 @@ class EventSequence(Encoder):
     its rating, for a missing rating, and for the time since the event before. Blocks normalise
     first: x + mixer(norm x), then x + ff(norm x). Dropout acts on what enters and on what a block
     adds; inside the wide layer its draws would cost as much as the layer. A user without events has
-    a learned vector.
+    a learned vector. Beside the blocks stand the mean of the user's ratings and the count of
+    events, which a few rows teach.
     """
 
     is_static: ClassVar[bool] = False
@@ -37,11 +39,13 @@ class EventSequence(Encoder):
         super().__init__("user")
         self.length = length
         self.first_norm, self.last_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
-        self.dropout = StreamDropout(dropout)
+        self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
             _Block(MIXERS[mixer](dim, length), dim, self.dropout) for _ in range(blocks)
         )
         self.about_3D = nn.Parameter(torch.zeros(3, dim))
+        self.expected_D = nn.Parameter(torch.zeros(dim))
+        self.so_far_2D = nn.Parameter(torch.zeros(2, dim))
         self.nothing_D = nn.Parameter(torch.zeros(dim))
 
     def forward(self, request: Request) -> Tensor:
@@ -50,9 +54,18 @@ class EventSequence(Encoder):
             return self.nothing_D.expand(request.rows, -1)
         if torch.compiler.is_exporting():
             last_BD = self._last(request.item_vectors, events)
+        elif not request.rows:
+            last_BD = self._of_no_row(request.item_vectors)
         else:
             last_BD = self._last_by_width(request.item_vectors, events)
         return torch.where(events.place[:, None] > 0, last_BD, self.nothing_D)
+
+    def _of_no_row(self, item_MLD: Tensor) -> Tensor:
+        """(0, D), with gradients of 0, which several devices add up."""
+        item_11D = item_MLD.new_zeros(1, 1, item_MLD.shape[-1])
+        one_11, one_1 = item_11D[..., 0], torch.zeros_like(item_11D[:, 0, 0]).long()
+        events = Events(one_11.long(), one_11, one_11.double(), one_1, one_1)
+        return self._last(item_11D, events)[:0]
 
     def _last(self, item_MLD: Tensor, events: Events) -> Tensor:
         """What is said after the last event that each row reads. (B, D)"""
@@ -84,10 +97,23 @@ class EventSequence(Encoder):
 
     def encode(self, item_MLD: Tensor, events: Events) -> Tensor:
         """(M, L, D): after each event of the windows what is said of the user."""
-        x_MLD = self.dropout(self.first_norm(item_MLD + self._about(events).to(item_MLD)))
+        x_MLD = _dropped(self.dropout, self.first_norm(item_MLD + self._about(events).to(item_MLD)))
         for block in self.blocks:
             x_MLD = block(x_MLD, events.time)
-        return self.last_norm(x_MLD)
+        return self.last_norm(x_MLD) + self._so_far(item_MLD, events).to(x_MLD)
+
+    def _so_far(self, item_MLD: Tensor, events: Events) -> Tensor:
+        """What is added for how the user rates, and for the number of events. (M, L, D)
+
+        How a user rates: the mean of ratings less what their items make expect, as if SHRINKAGE
+        more had been as expected.
+        """
+        off_ML = (events.value - item_MLD.float() @ self.expected_D).nan_to_num(0.0)
+        rated_ML = (~events.value.isnan()).float().cumsum(1)
+        mean_ML = off_ML.cumsum(1) / (rated_ML + SHRINKAGE)
+        number_L = torch.arange(1, 1 + off_ML.shape[1], device=off_ML.device)
+        count_ML = number_L.log1p().expand_as(off_ML)
+        return torch.stack([mean_ML, count_ML], -1) @ self.so_far_2D
 
     def _about(self, events: Events) -> Tensor:
         """What is added for the rating and for the time since the event before. (M, L, D)"""
@@ -102,28 +128,18 @@ class EventSequence(Encoder):
 
 
 class _Block(nn.Module):
-    def __init__(self, mixer: Mixer, dim: int, dropout: StreamDropout) -> None:
+    def __init__(self, mixer: Mixer, dim: int, dropout: Dropout) -> None:
         super().__init__()
         self.mixer, self.dropout = mixer, dropout
         self.mixer_norm, self.ff_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.wide, self.narrow = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
 
     def forward(self, x_MLD: Tensor, time_ML: Tensor) -> Tensor:
-        x_MLD = x_MLD + self.dropout(self.mixer(self.mixer_norm(x_MLD), time_ML))
+        x_MLD = x_MLD + _dropped(self.dropout, self.mixer(self.mixer_norm(x_MLD), time_ML))
         hidden_MLH = F.gelu(self.wide(self.ff_norm(x_MLD)))
-        return x_MLD + self.dropout(self.narrow(hidden_MLH))
+        return x_MLD + _dropped(self.dropout, self.narrow(hidden_MLH))
 
 
-class StreamDropout(nn.Module):
-    """Dropout whose draws follow from a stream of its own."""
-
-    def __init__(self, rate: float) -> None:
-        super().__init__()
-        self.rate, self.stream = rate, RandomStream()
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not (self.training and self.rate):
-            return x
-        generator = self.stream.generator(x.device)
-        kept = torch.rand(x.shape, generator=generator, device=x.device) >= self.rate
-        return x * kept / (1 - self.rate)
+def _dropped(dropout: Dropout, x_MLD: Tensor) -> Tensor:
+    mask_MLD = dropout.mask(tuple(x_MLD.shape), x_MLD)
+    return x_MLD if mask_MLD is None else x_MLD * mask_MLD * dropout.scale

@@ -63,3 +63,17 @@ def test_each_row_is_what_its_own_events_alone_give(mixer: str, made: Events) ->
 def test_a_row_without_events_has_the_learned_vector() -> None:
     part, nobody = encoder("gru"), torch.zeros(2, dtype=torch.long)
     assert torch.equal(part(Request(nobody, nobody)), part.nothing_D.expand(2, -1))
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_a_batch_of_no_rows_gives_every_weight_a_gradient_of_zero(mixer: str) -> None:
+    """As of a process without rows in a last batch: the others wait for its gradients."""
+    part, nobody = encoder(mixer).train(), torch.zeros(0, dtype=torch.long)
+    none = torch.zeros(0, 1)
+    request = Request(
+        nobody, nobody, None, Events(none.long(), none, none.double(), nobody, nobody)
+    )
+    part(request._replace(item_vectors=torch.zeros(0, 1, DIM))).sum().backward()
+    for name, parameter in part.named_parameters():
+        assert parameter.grad is not None, name
+        assert not parameter.grad.any(), name
