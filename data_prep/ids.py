@@ -54,15 +54,18 @@ def repeats(values: Index | Ints) -> NDArray[np.bool_]:
     return again
 
 
-def known_only(train: Index, size: int) -> tuple[Index, Index]:
-    """Vocabulary of the training rows: the ids kept, and for every old index the new one.
+def trained_first(train: Index, size: int) -> tuple[int, Index, Index]:
+    """How many of the indices 0..size-1 training has, all of them with these first, and for every
+    index its place among them.
 
-    `train` are the indices (0..size-1) that training has; all others map to len(kept).
+    `train` are the indices of the training rows.
     """
-    kept = sorted_distinct(train)
-    lookup = np.full(size, len(kept), dtype=np.int32)
-    lookup[kept] = np.arange(len(kept))
-    return kept, lookup
+    is_trained = np.zeros(size, dtype=bool)
+    is_trained[train] = True
+    order = np.argsort(~is_trained, kind="stable").astype(np.int32)
+    place = np.empty_like(order)
+    place[order] = np.arange(size)
+    return int(is_trained.sum()), order, place
 
 
 def align(features: pa.Table | None, key: str, vocabulary: pa.Array) -> pa.Table:

@@ -163,7 +163,7 @@ class Prepared:
     tasks: tuple[Task, ...]
     splits: dict[str, Examples]
     users: pa.Table
-    """One row per known user, by index: `user` and what is known of it; so `items`."""
+    """One row per user, by index: `user` and what is known of it; so `items`."""
     items: pa.Table
     seeds: dict[str, int]
     sources: tuple[Source, ...]
@@ -173,6 +173,8 @@ class Prepared:
     """Whether the rows have weights."""
     repeats: bool = False
     """Whether a (user, item) pair may have several rows."""
+    trained: tuple[int, int] | None = None
+    """With vocabulary `train`: how many users and items have a training row; they come first."""
     negatives: Distribution | None = None
     """How those in the rows were drawn; None where none were."""
     features: tuple[Fitted, ...] = ()

@@ -8,34 +8,27 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import WrapValidator
 
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.kinds import KINDS, check_levels, kind_of
+from recsys_moe.kinds import check_levels, kind_of
 from recsys_moe.section import STRICT, validated
+from recsys_moe.task import RESERVED, Task, check_names
 
-__all__ = ["ConfigError", "DataError", "Feature", "Schema", "FeatureColumn", "Source", "Task"]
+__all__ = ["ConfigError", "DataError", "Feature", "Schema", "FeatureColumn", "Source"]
+__all__ += ["RESERVED", "Task", "check_names"]
 
 FORMAT_VERSIONS = (1, 2)
 """Versions that are read. Folders with features are written as 2, others as 1."""
 SCHEMA_FILE = "schema.json"
 SPLITS = ("train", "val", "test")
-RESERVED = (
-    *("user", "item", "rank", "title", "unseen_user", "unseen_item"),
-    *("user_index", "item_index", "timestamp"),
-)
-"""Columns of predictions and split files besides those of the tasks."""
 
-if TYPE_CHECKING:
-    TaskKind = str
-else:
-    TaskKind = Literal[tuple(KINDS)]
 IdType = Literal["int64", "string"]
 Vocabulary = Literal["all", "train"]
 FeatureKind = Literal["categorical", "multi", "numeric"]
@@ -67,62 +60,12 @@ def check_split(option: str, split: str) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task:
-    """One label to learn. Rows with a null label are not used for this task."""
-
-    name: str
-    kind: TaskKind
-    column: str
-    """Column of the split files holding the label: float32, null where it is missing."""
-    weight: float = 1.0
-    """Weight of this task in the training loss unless the configuration says otherwise."""
-    low: float | None = None
-    high: float | None = None
-    """Inclusive range of valid labels; None: unbounded."""
-    levels: tuple[float, ...] = ()
-    """All labels there are, ascending, of kinds with levels; empty for others."""
-    shares: tuple[float, ...] = ()
-    """Of the levels among the training labels."""
-    classes: tuple[str, ...] = ()
-    """Names of the levels, of kinds with classes."""
-
-
-def check_names(tasks: Sequence[Task], more: Sequence[str], where: str) -> None:
-    """Raise DataError when a column of predictions or split files would occur twice.
-
-    Predictions have a column per task and, where its kind calibrates, `<task>_calibrated`.
-    `more`: columns of split files that not all folders have; `where`: prefix of the message.
-    """
-    reserved = (*RESERVED, *more)
-    calibrated = {f"{task.name}_calibrated" for task in tasks if KINDS[task.kind].calibrates}
-    names = [task.name for task in tasks]
-    taken = {*reserved, *calibrated, *names}
-    for task in tasks:
-        for name in (f"{task.name}_{one}" for one in task.classes):
-            if name in taken:
-                raise DataError(
-                    f"{where}task {task.name!r} has a class whose column of probabilities would be "
-                    f"{name!r}, which there is already; rename the task"
-                )
-            taken.add(name)
-    for name in names:
-        if names.count(name) > 1:
-            raise DataError(f"{where}task names must differ, got {name!r} twice")
-        if name in reserved:
-            raise DataError(
-                f"{where}task name must not be {', '.join(reserved)}, got {name!r}; "
-                "choose another name"
-            )
-        if name in calibrated:
-            raise DataError(
-                f"{where}task name must not be {name!r}, the column of calibrated probabilities of "
-                f"{name.removesuffix('_calibrated')!r}; choose another name"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
 class Feature:
-    """One id column: raw ids map to 0..size-1; `size` is the index of unknown ids."""
+    """One id column: raw ids map to 0..size-1; `size` is the index of unknown ids.
+
+    Ids of the vocabulary of a model come first: index >= `trained` is out of vocabulary (OOV), with
+    features, bags and events of its own.
+    """
 
     name: str
     column: str
@@ -130,6 +73,12 @@ class Feature:
     size: int
     id_type: IdType
     """Type of the raw ids in users.parquet and items.parquet."""
+    trained: int = -1
+    """Ids in the vocabulary: with vocabulary `train` those with a training row. -1: all."""
+
+    def __post_init__(self) -> None:
+        if self.trained == -1:
+            object.__setattr__(self, "trained", self.size)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -171,7 +120,7 @@ class Schema:
     name: str
     protocol: str
     vocabulary: Vocabulary
-    """`all`: ids of every split are known; `train`: only those of the training rows are."""
+    """`all`: a model knows the ids of every split; `train`: only those of the training rows."""
     user: Feature
     item: Feature
     tasks: tuple[Task, ...]
@@ -219,6 +168,9 @@ class Schema:
         for name in ("weight", "negatives", "events"):
             if not raw[name]:  # as in older folders
                 del raw[name]
+        for feature in (raw["user"], raw["item"]):
+            if feature["trained"] == feature["size"]:  # as in older folders
+                del feature["trained"]
         for task in raw["tasks"]:
             if not task["levels"]:  # as in older folders
                 del task["levels"], task["shares"]
@@ -294,6 +246,9 @@ def _check_counts(schema: Schema) -> None:
     for name, count in {**sizes, **schema.rows}.items():
         if count < 0 or (name in sizes and count > MOST):
             raise TypeError(f"the size of {name} must be in 0..{MOST}, got {count}")
+    for one in (schema.user, schema.item):
+        if not 0 <= one.trained <= one.size:
+            raise TypeError(f"{one.name}.trained must be in 0..{one.size}, got {one.trained}")
     for feature in features:
         if not feature.std > 0:
             raise TypeError(f"std of {feature.name} must be > 0, got {feature.std}")

@@ -100,7 +100,7 @@ def prepare_rows(
     )
     training = Training.of(parts["train"], sizes, of_entity(raw.features, "context"))
     prepared = with_features(prepared, raw.features, training)
-    return prepared if prepared.protocol in ALL_KNOWN else _train_vocabulary(prepared)
+    return prepared if prepared.protocol in ALL_KNOWN else _trained_first(prepared)
 
 
 def check_options(protocol: str, seed: int, fractions: str | None = None) -> None:
@@ -233,22 +233,23 @@ def _shuffled(places: Ints, split: str, seed: int) -> Ints:
     return stream(seed, f"order {split}").permutation(places)
 
 
-def _train_vocabulary(prepared: Prepared) -> Prepared:
-    """Forget the ids that training does not have: their rows get the index `size`."""
+def _trained_first(prepared: Prepared) -> Prepared:
+    """The ids that training has come first; the others are out of the vocabulary of a model."""
     train = prepared.splits["train"]
-    users, user_lookup = ids.known_only(train.user, len(prepared.users))
-    items, item_lookup = ids.known_only(train.item, len(prepared.items))
+    users, user_order, user_place = ids.trained_first(train.user, len(prepared.users))
+    items, item_order, item_place = ids.trained_first(train.item, len(prepared.items))
     log.info(
         "%d users and %d items have training rows; the others are out of vocabulary",
-        *(len(users), len(items)),
+        *(users, items),
     )
     return replace(
         prepared,
         vocabulary="train",
         splits={
-            name: replace(part, user=user_lookup[part.user], item=item_lookup[part.item])
+            name: replace(part, user=user_place[part.user], item=item_place[part.item])
             for name, part in prepared.splits.items()
         },
-        users=prepared.users.take(pa.array(users)),
-        items=prepared.items.take(pa.array(items)),
+        users=prepared.users.take(pa.array(user_order)),
+        items=prepared.items.take(pa.array(item_order)),
+        trained=(users, items),
     )

@@ -158,9 +158,9 @@ def _check_block(block: Examples, prepared: Prepared, split: str) -> None:
     """Raises DataError for an index or a label that is out of its range."""
     for column, index in (("user", block.user), ("item", block.item)):
         size = len(prepared.users if column == "user" else prepared.items)
-        if index.min() < 0 or index.max() > size:
+        if index.min() < 0 or index.max() >= size:
             raise DataError(
-                f"{split}: {column}_index must be in 0..{size}, "
+                f"{split}: {column}_index must be in 0..{size - 1}, "
                 f"got {index.min()}..{index.max()}; please report this"
             )
     for task in prepared.tasks:
@@ -178,16 +178,10 @@ def _check_labels(labels: NDArray[np.float32], task: Task, split: str) -> None:
 def _check_pairs(prepared: Prepared) -> None:
     """Raises DataError for a pair that is there twice in a split, or in two of a random split.
 
-    A split that follows time may have a negative that a later one has again, as either. Ids
-    without an index of their own share one and cannot tell.
+    A split that follows time may have a negative that a later one has again, as either.
     """
-    num_users, num_items = len(prepared.users), len(prepared.items)
-    keys = [
-        pair_keys(part.user, part.item, num_items)[
-            (part.user < num_users) & (part.item < num_items)
-        ]
-        for part in prepared.splits.values()
-    ]
+    num_items = len(prepared.items)
+    keys = [pair_keys(part.user, part.item, num_items) for part in prepared.splits.values()]
     for together in [np.concatenate(keys)] if prepared.vocabulary == "all" else keys:
         ordered = np.sort(together)
         again = np.flatnonzero(ordered[1:] == ordered[:-1])
@@ -218,12 +212,13 @@ def _schema(prepared: Prepared, counts: dict[str, Counts]) -> Schema:
     }
     tasks = tuple(_with_levels(task, labels) for task in prepared.tasks)
     check_names(tasks, prepared.more_columns, "")
+    users, items = prepared.trained or (len(prepared.users), len(prepared.items))
     return Schema(
         name=prepared.name,
         protocol=prepared.protocol,
         vocabulary=prepared.vocabulary,
-        user=_feature("user", prepared.users),
-        item=_feature("item", prepared.items),
+        user=_feature("user", prepared.users, users),
+        item=_feature("item", prepared.items, items),
         tasks=tasks,
         rows={split: of_split.rows for split, of_split in counts.items()},
         labels=labels,
@@ -241,11 +236,12 @@ def _schema(prepared: Prepared, counts: dict[str, Counts]) -> Schema:
     )
 
 
-def _feature(name: str, table: pa.Table) -> Feature:
+def _feature(name: str, table: pa.Table, trained: int) -> Feature:
     return Feature(
         name=name,
         column=f"{name}_index",
         size=len(table),
+        trained=trained,
         id_type="int64" if pa.types.is_integer(table[name].type) else "string",
     )
 

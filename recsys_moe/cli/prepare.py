@@ -209,7 +209,7 @@ def _print(schema: Schema, out: Path, as_json: bool) -> None:
         print(json.dumps(json.loads(schema.to_json())))
         return
     where = " in training" if schema.vocabulary == "train" else ""
-    sizes = ", ".join(_count(one.size, one.name) for one in (schema.user, schema.item))
+    sizes = ", ".join(_count(one.trained, one.name) for one in (schema.user, schema.item))
     print(f"{out}: {sizes}{where} ({schema.name})")
     for split, rows in schema.rows.items():
         counts = [_labels(task.name, schema.labels[split][task.name]) for task in schema.tasks]

@@ -96,7 +96,7 @@ class _Facts:
         """Positives, or labelled rows where there is no binary task, per user and item."""
         counts = self.schema.labels.get("train", {}).values()
         known = [float(one.get("positive", one.get("labelled", 0))) for one in counts]
-        return max(known, default=0.0) / max(self.schema.user.size + self.schema.item.size, 1)
+        return max(known, default=0.0) / max(self.schema.user.trained + self.schema.item.trained, 1)
 
 
 def choices(schema: Schema, given: dict[str, Any]) -> list[Choice]:

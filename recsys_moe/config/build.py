@@ -22,22 +22,24 @@ up to 1e8 of their squares."""
 def build_model(config: Config, schema: Schema, *, finished: bool = False) -> Recommender:
     """The untrained model that a configuration describes for the data of `schema`.
 
-    `finished`: its embeddings are to include features and bags. Raises ConfigError for features or
-    ratings that the data do not have.
+    `finished`: its embeddings are to include features and bags, and those of ids that are out of
+    vocabulary. Raises ConfigError for features or ratings that the data do not have.
     """
-    sizes = schema.user.size, schema.item.size
-    settings = config.model
-    model = find_model(settings.name)(settings, model_shape(schema))
+    settings, shape = config.model, model_shape(schema, finished)
+    model = find_model(settings.name)(settings, shape)
     # After all else: optimizers in checkpoints number the parameters.
-    model.biases = Biases(*sizes, sum(label_constants(schema), [])) if settings.biases else None
+    sizes, constants = (shape.num_users, shape.num_items), sum(label_constants(schema), [])
+    model.biases = Biases(*sizes, constants) if settings.biases else None
     model.encoders = build_encoders(config, schema, finished=finished)
     return model
 
 
-def model_shape(schema: Schema) -> ModelShape:
+def model_shape(schema: Schema, finished: bool = False) -> ModelShape:
     """Users, items, tasks and logits of a model for these data."""
     outputs = tuple(kind_of(task).outputs for task in schema.tasks)
-    return ModelShape(schema.user.size, schema.item.size, len(outputs), outputs)
+    users, items = (one.size if finished else one.trained for one in (schema.user, schema.item))
+    is_open = (users, items) != (schema.user.size, schema.item.size)
+    return ModelShape(users, items, len(outputs), outputs, is_open)
 
 
 WEIGHTED = "weighted_"

@@ -41,6 +41,9 @@ class StoredColumns:
         """`context`: the context features to read, categorical or numeric. `history`: the events
         that rows are to see."""
         self.schema, self.context, self.history = schema, context, history
+        ids = schema.user, schema.item
+        # Training rows have ids of the vocabulary, or the OOV id.
+        self._most = [one.trained if split == "train" else one.size for one in ids]
         self._groups = _row_groups(Path(folder) / split)
         self._change: Callable[[Columns, int], Columns] = lambda rows, _: rows
         self.sizes = [rows for *_, rows in self._groups]
@@ -68,7 +71,10 @@ class StoredColumns:
             if missing:
                 raise DataError(f"{part}: column {missing[0]!r} is missing; prepare the data again")
             table = file.read_row_group(group, columns=names)
-            user, item = (_indices(table[one.column], one.size, part) for one in features)
+            user, item = (
+                _indices(table[one.column], most, part)
+                for one, most in zip(features, self._most, strict=True)
+            )
             labels = torch.full((table.num_rows, len(tasks)), torch.nan)
             for column, task in enumerate(tasks):
                 known, values = _labels(table[task.column], kind_of(task), part)

@@ -31,12 +31,12 @@ class ResampledNegatives:
     """The rows of a training split with newly sampled items, and perhaps users, in its negatives.
 
     An item of w other rows of the split is drawn in proportion to (w + 1)^`power`, from all items
-    without another row of the user: uniformly for power 0, more popular ones for 0.75 (Mikolov et
-    al. 2013, "Distributed representations of words and phrases"). Positives of other splits may be
-    drawn: training does not know them. A user with m sampled negatives gets new ones in proportion
-    to m^`user_power`: m again for 1, as many as any other user for 0. A row keeps the context
-    and the history of the positive that `prepare` drew it for, or gets those of a random row of
-    its new user.
+    of the vocabulary without another row of the user: uniformly for power 0, more popular ones for
+    0.75 (Mikolov et al. 2013, "Distributed representations of words and phrases"). Positives of
+    other splits may be drawn: training does not know them. A user with m sampled negatives gets new
+    ones in proportion to m^`user_power`: m again for 1, as many as any other user for 0. A row
+    keeps the context and the history of the positive that `prepare` drew it for, or gets those of a
+    random row of its new user.
 
     Sampling changes the odds of label 1 by m q0 / (m' q), with q the chance of the row's item among
     the items free for its user, q0 the uniform chance, and m' the expected negatives of the user.
@@ -50,7 +50,7 @@ class ResampledNegatives:
     ) -> None:
         """Raises ConfigError unless `prepare` sampled the negatives uniformly."""
         _check_drawn(schema)
-        self.rows, self.items = rows, schema.item.size
+        self.rows, self.items = rows, schema.item.trained
         self.task = positive_task(schema.tasks) or 0
         self.power, self.user_power = power, user_power
         positives_I = torch.zeros(self.items + 1, dtype=torch.int64)

@@ -107,8 +107,8 @@ class StreamBatches(ShuffledBatches):
 
 
 def user_counts(rows: Rows, schema: Schema) -> Tensor:
-    """Rows of each known user (U,) int64."""
-    return _counts((chunk.user for chunk in rows.chunks()), schema.user.size)
+    """Training rows of each user in the vocabulary (U,) int64."""
+    return _counts((chunk.user for chunk in rows.chunks()), schema.user.trained)
 
 
 def _counts(users: Iterable[Tensor], size: int) -> Tensor:

@@ -40,6 +40,8 @@ class ModelShape:
     num_tasks: int
     outputs: tuple[int, ...] = ()
     """Logits of each task; empty: one each."""
+    is_open: bool = False
+    """Whether indices beyond those of the sizes are OOV ids with features and bags of their own."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -105,10 +107,15 @@ class Recommender(nn.Module, ABC):
     def _encoded(
         self, entity: Entity, index_B: Tensor, table: nn.Embedding, request: Request
     ) -> Tensor:
-        encoders = self.encoders
-        if encoders is None:
-            return table(index_B)
-        return table(_known(index_B, table)) + encoders(entity, request)
+        own_BD = table(self._row(index_B, table))
+        return own_BD if self.encoders is None else own_BD + self.encoders(entity, request)
+
+    def _row(self, index_B: Tensor, table: nn.Embedding) -> Tensor:
+        """Row of the table: that of the OOV id for one beyond it and for a hidden one (~i)."""
+        oov = table.num_embeddings - 1
+        if self.shape.is_open:
+            index_B = index_B.clamp(max=oov)
+        return index_B if self.encoders is None else torch.where(index_B < 0, oov, index_B)
 
     def _told(self, request: Request) -> Request:
         """With the vectors of the items of its events, for encoders that read them."""
@@ -127,11 +134,9 @@ class Recommender(nn.Module, ABC):
         return torch.cat([self.encode_users(request), self.encode_items(request)], dim=-1)
 
     def known(self, request: Request) -> Request:
-        """With rows of the tables: the OOV id for a hidden id (~i, with encoders only)."""
-        if self.encoders is None:
-            return request
-        user_B = _known(request.user, self.user_embedding)
-        return request._replace(user=user_B, item=_known(request.item, self.item_embedding))
+        """With rows of the tables: the OOV id for others (see `_row`)."""
+        user_B = self._row(request.user, self.user_embedding)
+        return request._replace(user=user_B, item=self._row(request.item, self.item_embedding))
 
     def with_biases(self, output: Output, request: Request) -> Output:
         """With user and item biases, if the model has them. `request`: of `known`."""
@@ -142,13 +147,18 @@ class Recommender(nn.Module, ABC):
 
     # Finished models
 
-    def materialize(self) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    def materialize(
+        self, like: Mapping[str, Tensor] | None = None
+    ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """The state of a model without static encoders that scores the same, and the state for
         cold starts.
 
-        The tables of the first hold the vectors of all users and items.
+        The tables of the first hold the vectors of all users and items. `like`: the state of the
+        finished model, which has rows for OOV ids with an index where `shape.is_open`.
         """
         state = self.state_dict()
+        if like is not None:
+            state = {name: _with_oov_rows(value, like.get(name)) for name, value in state.items()}
         if self.encoders is None:
             return state, {}
         names = "user_embedding.weight", "item_embedding.weight"
@@ -265,9 +275,12 @@ class Recommender(nn.Module, ABC):
         """
 
 
-def _known(index_B: Tensor, table: nn.Embedding) -> Tensor:
-    """Rows of the table: the OOV id for a hidden id."""
-    return torch.where(index_B < 0, table.num_embeddings - 1, index_B)
+def _with_oov_rows(table: Tensor, like: Tensor | None) -> Tensor:
+    """With the last row as often again as `like` has more rows."""
+    if like is None or like.shape == table.shape:
+        return table
+    more = len(like) - len(table)
+    return torch.cat([table, table[-1:].expand(more, *table.shape[1:])])
 
 
 def id_embedding(count: int, dim: int) -> nn.Embedding:

@@ -60,16 +60,17 @@ def bag_rows(model: Recommender) -> dict[str, Tensor]:
 def finish(
     model: Recommender, config: Config, schema: Schema, trained: tuple[Tensor, Tensor]
 ) -> tuple[Recommender, dict[str, Tensor]]:
-    """A model with complete vectors of known users and items, and what new ones need.
+    """A model with complete vectors of the users and items in the data, and what new ones need.
 
     `trained`: which users and items have a training row; the embeddings of the others are replaced,
     in `model` too, by that of the OOV id.
     """
     for table, is_trained_N in zip(model.tables, trained, strict=True):
-        table.weight[:-1][~is_trained_N] = table.weight[-1].clone()
-    if model.encoders is None:
+        known = table.num_embeddings - 1
+        table.weight[:-1][~is_trained_N[:known]] = table.weight[-1].clone()
+    if model.encoders is None and not model.shape.is_open:
         return model, {}
-    state, encoders = model.materialize()
     result = build_model(config, schema, finished=True)
+    state, encoders = model.materialize(result.state_dict())
     result.load_state_dict(state)
     return result, encoders

@@ -30,7 +30,7 @@ from recsys_moe.files import sha256_file
 from recsys_moe.model.recommender import ENCODERS, Recommender
 from recsys_moe.schema import Feature, Schema
 from recsys_moe.train.warm_start_checks import check_model, check_tasks, check_units, must_stay
-from recsys_moe.train.warm_start_encoders import Matched, init_encoders, match
+from recsys_moe.train.warm_start_encoders import Matched, init_encoders, match, rows_of_table
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -43,7 +43,8 @@ class Start(NamedTuple):
     folder: Path
     artifact: Artifact
     user_U: Tensor
-    """Row of the model for each user of the new data; the OOV row for a new user."""
+    """Row of the model for each user of the new data, those out of vocabulary included; the OOV row
+    for a new user."""
     item_I: Tensor
     matched: Matched | None
     """Rows that the encoders of the run start from; None without encoders."""
@@ -87,7 +88,9 @@ def open_start(path: str | Path | None, config: Config, schema: Schema, data: Pa
     check_tasks(artifact.schema, schema, path)
     check_units(artifact.schema, schema, path)
     user_U, item_I = (_places(artifact, schema, s, path=path, data=data) for s in ("user", "item"))
-    _log_known_ids(artifact.schema, [user_U, item_I], path)
+    trained = schema.user.trained, schema.item.trained
+    places = [rows_of_table(*one) for one in zip((user_U, item_I), trained, strict=True)]
+    _log_known_ids(artifact.schema, places, path)
     matched = None
     if config.model.has_encoders or config.model.context != "none":
         try:
@@ -174,8 +177,10 @@ def _weights(model: Recommender, start: Start) -> dict[str, Tensor]:
     state = {name: values for name, values in old.items() if not name.startswith(ENCODERS)} | new
     tables = {"user_embedding": start.user_U, "item_embedding": start.item_I}
     for name, place_U in tables.items():
-        state[f"{name}.weight"] = old[f"{name}.weight"][place_U]
+        table = f"{name}.weight"
+        state[table] = old[table][rows_of_table(place_U, len(own[table]) - 1)]
     for name, place_U in _fixed(model, start).items():
+        place_U = rows_of_table(place_U, len(own[name]) - 1)
         is_known_U = place_U < len(old[name]) - 1
         known = is_known_U.view(-1, *[1] * (old[name].dim() - 1))
         state[name] = torch.where(known, old[name][place_U], own[name])

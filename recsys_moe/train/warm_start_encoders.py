@@ -196,7 +196,11 @@ def init_encoders(
     encoders = model.encoders
     assert encoders is not None
     tables = model.user_embedding.weight, model.item_embedding.weight
-    moved = [torch.zeros_like(table) for table in tables]
+    nothing = [
+        table.new_zeros(len(place_N), table.shape[1])
+        for table, place_N in zip(tables, places, strict=True)
+    ]
+    moved = [torch.zeros_like(table) for table in nothing]
     for n, (entity, part) in enumerate((("user", encoders.users), ("item", encoders.items))):
         if part is None:
             continue
@@ -214,10 +218,16 @@ def init_encoders(
         low_RW, high_RW = (_row_of(old.encoders[f"{key}.table_RW"], r_R) for r_R in (low_R, high_R))
         table_RW = low_RW.lerp(high_RW, weight_R[:, None])
         getattr(encoders, key).init_from(table_RW, old.encoders[f"{key}.kernel_DW"])
-    said = encoders.materialize(*map(torch.zeros_like, tables))
+    said = encoders.materialize(*nothing)
     for table_ND, place_N, said_ND, moved_ND in zip(tables, places, said, moved, strict=True):
         is_known_N = place_N < place_N[-1]
-        table_ND += torch.where(is_known_N[:, None], -said_ND, moved_ND)
+        added_ND = torch.where(is_known_N[:, None], -said_ND, moved_ND)
+        table_ND += rows_of_table(added_ND, len(table_ND) - 1)
+
+
+def rows_of_table(values_N: Tensor, trained: int) -> Tensor:
+    """Of values of all ids and the OOV id those of the first `trained` and of the OOV id."""
+    return torch.cat([values_N[:trained], values_N[-1:]])
 
 
 def _row_of(table_RD: Tensor, place_R: Tensor) -> Tensor:

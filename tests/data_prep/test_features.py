@@ -72,10 +72,10 @@ def test_columns_hold_indices_lists_and_standardised_numbers(tmp_path: Path) -> 
     assert schema.context_features == (FeatureColumn(name="hour", kind="categorical", size=2),)
     users, items = columns(tmp_path / "o", "users"), columns(tmp_path / "o", "items")
     assert (users["user"], users["feature:gender"], users["feature:age"]) == (
-        ["u0", "u1"], [0, 1], [-1.0, 1.0]
+        ["u0", "u1", "u2"], [0, 1, 2], [-1.0, 1.0, 0.0]  # u2: not in training
     )  # fmt: skip
     assert (items["item"], items["feature:genres"], items["feature:year"]) == (
-        ["a", "b"], [[0, 2], [1]], [0.0, None]  # Action, Comedy, Drama
+        ["a", "b", "c"], [[0, 2], [1], [0, 3]], [0.0, None, 10.0]  # Action, Comedy, Drama, War
     )  # fmt: skip
     assert sorted(columns(tmp_path / "o", "train")["feature:hour"]) == [0, 1, 1, 1]  # 17, 9 as text
     assert columns(tmp_path / "o", "test")["feature:hour"] == [2, 2]
@@ -94,7 +94,7 @@ def test_titles_are_kept_and_only_they_can_be_filtered_by(
     given = {**split_files(tmp_path), **entities(tmp_path), **ASKED}
     schema = table.prepare(tmp_path / "o", items=save(titles, tmp_path / "titles.csv"), **given)
     items = columns(tmp_path / "o", "items")
-    assert (items["title"], items["feature:year"]) == (["A", None], [0.0, None])
+    assert (items["title"], items["feature:year"]) == (["A", None, None], [0.0, None, 10.0])
     assert filter_columns(pq.read_table(tmp_path / "o" / "items.parquet")) == [
         "item", "title", "genres"
     ]  # fmt: skip
@@ -105,7 +105,7 @@ def test_titles_are_kept_and_only_they_can_be_filtered_by(
 def test_titles_and_features_may_come_from_one_file(tmp_path: Path) -> None:
     given = {**split_files(tmp_path), **entities(tmp_path), **ASKED}
     schema = table.prepare(tmp_path / "o", items=given["item_features"], **given)
-    assert columns(tmp_path / "o", "items")["genres"] == ["Drama|Action", "Comedy"]
+    assert columns(tmp_path / "o", "items")["genres"] == ["Drama|Action", "Comedy", "War|Action"]
     assert [source.name for source in schema.sources].count("items.csv") == 1
 
 

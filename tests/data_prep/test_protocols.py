@@ -127,18 +127,24 @@ def test_the_vocabulary_is_exactly_what_training_has(
     prepared = prepare(*case)
     assert prepared.vocabulary == "train"
     train = prepared.splits["train"]
-    for index, known in ((train.user, prepared.users), (train.item, prepared.items)):
-        assert sorted(set(index.tolist())) == list(range(len(known)))
+    assert prepared.trained is not None
+    for index, trained in zip((train.user, train.item), prepared.trained, strict=True):
+        assert sorted(set(index.tolist())) == list(range(trained))
+    for n, ids_ in enumerate((prepared.users["user"], prepared.items["item"])):
+        trained, names = prepared.trained[n], ids_.to_pylist()
+        assert sorted(names) == sorted({pair[n] for pair in case[0]})
+        for part in (names[:trained], names[trained:]):
+            assert part == sorted(part)
 
 
-def test_an_id_that_training_lacks_gets_the_index_after_the_last(tmp_path: Path) -> None:
+def test_ids_that_training_lacks_come_after_the_others(tmp_path: Path) -> None:
     write_dat(tmp_path / "raw")
     schema = prepare_subset("1m", tmp_path / "raw", tmp_path / "out", protocol="time")
     # users come one after the other in time: floor(0.7875 * 36) = 28 rows are those of 1..6
-    assert columns(tmp_path / "out", "users")["user"] == [1, 2, 3, 4, 5, 6]
-    assert schema.user.size == 6
-    for split in ("val", "test"):
-        assert set(columns(tmp_path / "out", split)["user_index"]) == {6}
+    assert columns(tmp_path / "out", "users")["user"] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert (schema.user.trained, schema.user.size) == (6, 8)
+    found = {split: set(columns(tmp_path / "out", split)["user_index"]) for split in SPLITS}
+    assert found["val"] | found["test"] == {6, 7} and max(found["train"]) == 5
 
 
 @given(histories)
@@ -146,35 +152,28 @@ def test_events_number_the_rows_of_a_user_by_time_and_then_by_the_input(
     case: tuple[list[tuple[int, int]], list[int], str],
 ) -> None:
     pairs, times, protocol = case
-    raw_users = sorted({user for user, _ in pairs})
+    known = sorted({user for user, _ in pairs})
     order = sorted(range(len(pairs)), key=lambda row: (times[row], row))
     expected = {
         (user, event): times[row]
-        for user in raw_users
+        for user in known
         for event, row in enumerate(row for row in order if pairs[row][0] == user)
     }
-    found: dict[tuple[int, int], int] = {}
+    found: list[tuple[Any, ...]] = []
     prepared = prepare(pairs, times, protocol)
-    known = prepared.users["user"].to_pylist()
+    users = prepared.users["user"].to_pylist()
     for part in prepared.splits.values():
         assert part.event is not None and part.event.dtype == np.int32
-        positive = part.labels["watch"] == 1
-        for user, event, when in zip(part.user, part.event, part.timestamp, strict=True):
-            if user < len(known):
-                assert expected[known[user], int(event)] == when  # of a negative too
-        found |= {
-            (known[user], int(event)): int(when)
-            for user, event, when in zip(
-                part.user[positive], part.event[positive], part.timestamp[positive], strict=True
-            )
-            if user < len(known)
-        }
-    assert found == {key: when for key, when in expected.items() if key[0] in known}
+        rows = list(zip(part.user, part.event, part.timestamp, strict=True))
+        for user, event, when in rows:
+            assert expected[users[user], int(event)] == when  # of a negative too
+        found += [rows[row][:2] for row in np.flatnonzero(part.labels["watch"] == 1)]
+    assert sorted((users[user], int(event)) for user, event in found) == sorted(expected)
 
 
 def test_equal_times_leave_the_last_row_of_the_input_out() -> None:
     prepared = prepare([(0, 5), (0, 3), (0, 9), (0, 4)], [7, 7, 7, 2], "leave-last")
-    assert prepared.items["item"].to_pylist() == [4, 5]  # of training: 4 at 2, then 5, 3, 9 at 7
+    assert prepared.items["item"].to_pylist() == [4, 5, 3, 9]  # training: 4 at 2, 5 at 7
     events = {name: part.event for name, part in prepared.splits.items()}
     assert events["val"] is not None and set(events["val"].tolist()) == {2}
     assert events["test"] is not None and set(events["test"].tolist()) == {3}

@@ -86,8 +86,8 @@ def test_three_files_keep_their_split_and_training_makes_the_vocabulary(tmp_path
     schema = table.prepare(tmp_path / "out", **files, **IDS)
     assert schema.rows == {"train": 30, "val": 6, "test": 4}
     assert (schema.protocol, schema.vocabulary) == ("given", "train")
-    assert set(columns(tmp_path / "out", "test")["user_index"]) == {schema.user.size}
-    assert "cold_user" not in columns(tmp_path / "out", "users")["user"]
+    assert columns(tmp_path / "out", "users")["user"].index("cold_user") == schema.user.trained
+    assert set(columns(tmp_path / "out", "test")["user_index"]) == {schema.user.trained}
     assert [source.name for source in schema.sources] == ["train.csv", "val.csv", "test.csv"]
 
 

@@ -212,7 +212,7 @@ def _about_the_rows(run: Run, recorded: dict[str, Any]) -> Iterator[Finding]:
         yield findings.warning(text)
     pairs = (sample.columns.user, schema.user), (sample.columns.item, schema.item)
     for index_N, feature in pairs:
-        unseen = float((index_N == feature.size).double().mean())
+        unseen = float((index_N >= feature.trained).double().mean())
         if unseen:
             text = f"{percent(unseen)} of rows have a {feature.name} that training did not see."
             yield findings.note(text)
