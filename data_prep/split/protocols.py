@@ -5,11 +5,11 @@
 
 `time`        one cut in time for everybody; `leave-last`: each user's last two rows held out.
 `given`       the split that the files came in.
-Under these three the vocabulary is the training rows' only, and the negatives of a split are drawn
-from what was known at its end: for a user with n positives in the split, n items (or as many as
-there are) that the user has not touched so far, among the items seen so far. So a negative may be
-a positive, or drawn again, in a later split, as often for each item: avoiding later positives in
-training would tell a model which they are.
+Under these three the vocabulary is the training rows' only, and each negative is drawn from what
+was known at the time of a positive: among the items that had a row by then in this split or one
+before it, without those that its user had touched (see data_prep/split/timed_negatives.py). So a
+negative may be a positive later, or be drawn again, as often as any item: avoiding later positives
+would tell a model which they are. Without times, what was known is that at the end of the split.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from data_prep.features.training import Training, unused, with_features
 from data_prep.ids import Ints, pair_keys, sorted_distinct
 from data_prep.options import at_least, one_of
 from data_prep.rows import UNKNOWN_TIME, Examples, Prepared, Raw, joined, unlabelled
-from data_prep.split import hash_split, negatives, randomness, splits
+from data_prep.split import hash_split, negatives, randomness, splits, timed_negatives
 from data_prep.split.hash_split import IdHashes
 from data_prep.split.negatives import Negatives, OneStream
 from data_prep.split.randomness import stream
@@ -77,7 +77,7 @@ def prepare_rows(
         parts = _parts([rows], split)
         _log_repeats(parts, sizes[1], repeats, given is not None)
         drawn_for = list(parts.values())
-        parts = _in_random_order(parts, sizes, to_draw, seed)
+        parts = _in_random_order(parts, user_ids, sizes[1], to_draw=to_draw, seed=seed)
     known = {"user": (raw.users, user_ids), "item": (raw.items, item_ids)}
     report = raw.report | unused(known, raw.features)
     drawn = sum(map(len, parts.values())) - len(rows)
@@ -215,15 +215,31 @@ def _ordered_split(
 
 
 def _in_random_order(
-    parts: dict[str, Examples], sizes: tuple[int, int], to_draw: Negatives | None, seed: int
+    parts: dict[str, Examples],
+    user_ids: pa.Array,
+    num_items: int,
+    *,
+    to_draw: Negatives | None,
+    seed: int,
 ) -> dict[str, Examples]:
     """Every split with its negatives, shuffled."""
     found = {}
+    bare = [
+        Examples(user=p.user, item=p.item, labels={}, timestamp=p.timestamp) for p in parts.values()
+    ]
+    has_order = to_draw is not None and parts["train"].event is not None
+    hashes = randomness.of_ids(user_ids) if has_order else None
     for code, (name, part) in enumerate(parts.items()):
         pieces = [part]
         if to_draw is not None:
-            so_far = joined([parts[known] for known in SPLITS[: code + 1]])
-            pieces.append(_negatives(part, so_far, sizes, to_draw, seed, name))
+            so_far = joined(bare[: code + 1])
+            pieces.append(
+                _negatives(part, so_far, (len(user_ids), num_items), to_draw, seed, name)
+                if hashes is None
+                else timed_negatives.draw(
+                    part, so_far, hashes, num_items=num_items, to_draw=to_draw, seed=seed
+                )
+            )
         found[name] = joined(pieces, _shuffled(np.arange(sum(map(len, pieces))), name, seed))
     return found
 

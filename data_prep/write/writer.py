@@ -18,7 +18,7 @@ from data_prep.write.counts import Counts
 from data_prep.write.parts import ROWS_PER_GROUP, split_table, write_parts, write_table
 from recsys_moe.files import Kind, check_out
 from recsys_moe.folders import replacing_folder
-from recsys_moe.kinds import MOST_LEVELS, kind_of
+from recsys_moe.kinds import MOST_LEVELS, kind_of, positive_task
 from recsys_moe.schema import (
     ENTITIES,
     SCHEMA_FILE,
@@ -178,10 +178,14 @@ def _check_labels(labels: NDArray[np.float32], task: Task, split: str) -> None:
 def _check_pairs(prepared: Prepared) -> None:
     """Raises DataError for a pair that is there twice in a split, or in two of a random split.
 
-    A split that follows time may have a negative that a later one has again, as either.
+    A split that follows time may have a negative that a later one has again, as either; where rows
+    have an order, so may the split itself.
     """
-    num_items = len(prepared.items)
+    num_items, task = len(prepared.items), positive_task(prepared.tasks)
     keys = [pair_keys(part.user, part.item, num_items) for part in prepared.splits.values()]
+    if prepared.events and prepared.negatives and task is not None:
+        labels = (part.labels[prepared.tasks[task].name] for part in prepared.splits.values())
+        keys = [key[label == 1] for key, label in zip(keys, labels, strict=True)]
     for together in [np.concatenate(keys)] if prepared.vocabulary == "all" else keys:
         ordered = np.sort(together)
         again = np.flatnonzero(ordered[1:] == ordered[:-1])

@@ -58,7 +58,8 @@ def test_a_user_gets_the_ratio_rounded_up_or_all_that_is_left(
         assert set(drawn).isdisjoint(row[:2] for row in rows if row[2] == 1)
         assert schema.report["missing_negatives"] == (30 * (400 - 36) if ratio == 100 else 0)
     train = columns(tmp_path / "out", "train")
-    pairs = list(zip(train["user_index"], train["item_index"], strict=True))
+    by = ["user_index", "item_index", *(["event"] if protocol == "time" else [])]
+    pairs = list(zip(*(train[name] for name in by), strict=True))
     assert len(set(pairs)) == len(pairs)
 
 
