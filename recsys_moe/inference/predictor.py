@@ -165,7 +165,7 @@ class Predictor(IndexScorer, LiveEvents):
         cold = plain_history(history)
         if cold or plain(features) is not None:
             users = [*plain_list(users), ColdUser({} if features is None else features, cold)]
-        if events and not plain_list(users):
+        if events and not isinstance(users, Resolved) and not plain_list(users):
             users = [ColdUser()]
         options: dict[str, Any] = {"context": context, "where": where, "score": score}
         options["events"] = events

@@ -66,6 +66,13 @@ def test_events_of_a_request_are_not_stored_and_equal_stored_ones(caller: Caller
     assert each == pytest.approx([inline[0], before[1]], abs=1e-6)
 
 
+def test_the_list_of_a_known_user_follows_the_events_of_the_request(caller: Caller) -> None:
+    body = {"users": ["u0"], "k": 5}
+    inline = answer(caller, "/recommend", {**body, "events": [OWN]})["rankings"]
+    answer(caller, "/events", {"events": [EVENT]})
+    assert inline == answer(caller, "/recommend", body)["rankings"]
+
+
 def test_requests_that_run_together_keep_their_events(caller: Caller) -> None:
     events: list[Any] = [[OWN], [], [[OWN], []], [{"item": "i9", "time": LATER}]]
     bodies = [{**PAIRS, "events": one} for one in events]
