@@ -87,7 +87,11 @@ def test_a_new_user_has_the_list_of_the_events_alone(
 ) -> None:
     """Observed, in the request, of a ColdUser, and by the model from a log of its own."""
     trained = predictor.artifact.seen["trained_user"].tolist()
-    known = [one for one, is_known in zip(predictor.users.ids.to_pylist(), trained) if is_known]
+    known = [
+        one
+        for one, is_known in zip(predictor.users.ids.to_pylist(), trained, strict=False)
+        if is_known
+    ]
     new = later[~later["user"].isin(known)]
     name = new["user"].iloc[0]
     events = events_of(new[new["user"] == name])
