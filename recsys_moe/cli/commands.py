@@ -16,6 +16,7 @@ from pydantic import ValidationError
 import recsys_moe
 from recsys_moe import interrupts
 from recsys_moe.cli import (
+    backtest,
     compare,
     doctor,
     export,
@@ -55,6 +56,7 @@ EXAMPLES: dict[Any, str] = {
     serve.serve: "serve runs/first --port 8000",
     compare.compare: "compare --data data/demo --routers moesart,topk --out comparisons/first",
     tune.tune: "tune --data data/demo --router moesart --trials 50 --out studies/first",
+    backtest.backtest: "backtest --data data/timed --start 0.8 --periods 10 --out backtests/first",
     settings.routers: "routers --set model.num_experts=8",
     doctor.doctor: "doctor --data data/demo --run runs/first",
 }
@@ -66,7 +68,18 @@ app.add_typer(settings.app, name="config")
 
 ORDER = (
     *("prepare", "fit", "finish", "evaluate", "predict", "recommend", "similar", "report"),
-    *("export", "serve", "compare", "tune", "paper", "config", "routers", "doctor", "version"),
+    *(
+        "export",
+        "serve",
+        "compare",
+        "tune",
+        "backtest",
+        "paper",
+        "config",
+        "routers",
+        "doctor",
+        "version",
+    ),
 )
 """The order of use; Typer would list groups last."""
 

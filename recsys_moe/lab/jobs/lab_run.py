@@ -70,8 +70,8 @@ class LabRun:
     def _evaluation_file(self, split: str) -> Path:
         return self.folder / "evaluation" / f"{split}.json"
 
-    def fit_step(self, data: Path, config: Path, *more: str) -> Step:
-        """`fit`, resumed if possible. `more`: further arguments."""
+    def fit_step(self, data: Path, config: Path, *more: str, init_from: Path | None = None) -> Step:
+        """`fit`, resumed if possible. `more`: further arguments; `init_from`: of a warm start."""
         paths = ["--data", str(data), "--config", str(config), "--out", str(self.folder)]
 
         def fit() -> list[str] | None:
@@ -83,7 +83,8 @@ class LabRun:
             if self.folder.exists():
                 check_out(self.folder, RUN, True)
                 shutil.rmtree(self.folder)
-            return [*COMMAND, "fit", *paths, *more]
+            start = [] if init_from is None else ["--init-from", str(init_from)]
+            return [*COMMAND, "fit", *paths, *more, *start]
 
         return fit
 

@@ -42,15 +42,26 @@ def _columns(periods: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[f
 
 def periods(data: Metrics) -> Figure:
     """A panel per task and metric; the dotted line is a perfect ratio, or the base rate's loss."""
-    with panels(len(data), height=2.5) as (figure, grid):
-        for axes, (name, values) in zip(grid, data.items(), strict=True):
-            numbers = range(1, len(values) + 1)
-            axes.plot(numbers, values, "o-", color=colour(0))
+    return by_line({"": data})
+
+
+def by_line(lines: Mapping[str, Metrics]) -> Figure:
+    """The same panels with a line for each name."""
+    names = list(dict.fromkeys(name for data in lines.values() for name in data))
+    with panels(len(names), height=2.5) as (figure, grid):
+        for axes, name in zip(grid, names, strict=True):
+            found = {label: data[name] for label, data in lines.items() if name in data}
+            numbers = range(1, max(map(len, found.values())) + 1)
+            for label, values in found.items():
+                style = colour([*lines].index(label))
+                axes.plot(numbers[: len(values)], values, "o-", color=style, label=label)
             if name.endswith(("over observed", "normalised entropy")):
                 axes.axhline(1.0, color=QUIET, linewidth=0.9, linestyle=":")
             headed(axes, name)
             plots.whole_numbers(axes.xaxis, numbers)
         plots.in_common(figure, "period, in the order of time")
+        if len(lines) > 1:
+            plots.legend_above(figure, grid[0])
     return figure
 
 
@@ -63,6 +74,11 @@ def check_plot(path: Path) -> None:
 
 def save_plot(path: Path, found: Sequence[Mapping[str, Any]]) -> None:
     """Write the figure of `evaluate --periods` to `path`."""
-    image = plots.render("periods", periods, over_time(found))
+    save_lines(path, {"": over_time(found)})
+
+
+def save_lines(path: Path, lines: Mapping[str, Metrics]) -> None:
+    """Write the figure of `by_line` to `path`."""
+    image = plots.render("periods", by_line, lines)
     with replacing(path) as stream:
         stream.write(image.svg if path.suffix.lower() == ".svg" else image.png)
