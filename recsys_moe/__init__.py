@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from data_prep.prepare import prepare
-    from recsys_moe.inference.predictor import ColdItem, ColdUser, Predictor
+    from recsys_moe.inference.predictor import ColdItem, ColdUser, Event, EventStore, Predictor
     from recsys_moe.model.experts import Experts
     from recsys_moe.model.modules import mix
     from recsys_moe.model.moe import MoE
@@ -27,6 +27,8 @@ __version__ = "0.1.0"
 __all__ = [
     "ColdItem",
     "ColdUser",
+    "Event",
+    "EventStore",
     "Experts",
     "MoE",
     "ModelConfig",
@@ -49,6 +51,8 @@ __all__ = [
 _HOMES = {
     "ColdItem": "inference.predictor",
     "ColdUser": "inference.predictor",
+    "Event": "inference.predictor",
+    "EventStore": "inference.predictor",
     "Experts": "model.experts",
     "MoE": "model.moe",
     "ModelConfig": "model.settings",

@@ -50,7 +50,7 @@ class Pairs(Request):
 
 
 class PredictRequest(Pairs):
-    events: OwnEvents = Field(default=[], examples=[[]])
+    events: OwnEvents = Field(default_factory=list, examples=[[]])
     """What the users did besides what is stored, of all pairs or a list of lists, one per pair."""
 
 

@@ -85,6 +85,7 @@ def program(sequence_run: Path) -> tuple[Artifact, Any]:
     return artifact, export_graph(artifact).module()
 
 
+@pytest.mark.slow
 def test_a_graph_does_not_read_behind_the_events(program: tuple[Artifact, Any]) -> None:
     """Replaced, and permuted, whatever stands there; bit for bit."""
     artifact, module = program
@@ -109,6 +110,7 @@ def _behind(rows: Sequence[Tensor], items: int) -> list[Tensor]:
     ]
 
 
+@pytest.mark.slow
 def test_a_graph_reads_items_values_and_times_in_their_order(program: tuple[Artifact, Any]) -> None:
     artifact, module = program
     rows = [one[:200] for one in parity_rows(artifact)]
