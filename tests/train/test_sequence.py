@@ -16,6 +16,7 @@ from recsys_moe.inference.predictor import Predictor
 from recsys_moe.model.encoders.mixers import MIXERS
 from recsys_moe.train.fit import fit
 from tests.conftest import SEQUENCE_MODEL, TINY_MODEL
+from tests.train.processes.test_encoder_devices import fit_on_two
 
 
 def config(**sections: Any) -> dict[str, Any]:
@@ -123,3 +124,13 @@ def test_two_towers_read_events_as_well(timed: Path, tmp_path: Path) -> None:
     fit(parse_config(sections), timed, tmp_path / "run")
     lists = Predictor.load(tmp_path / "run").recommend(["u1"], 3)
     assert len(lists[0]) == 3
+
+
+@pytest.mark.slow
+def test_two_devices_train_a_sequence_nearly_as_one_does(timed: Path, tmp_path: Path) -> None:
+    """Each device draws for itself, and reads a stretch that a batch cuts from its own window."""
+    asked = config(trainer={"max_epochs": 2})
+    one = fit(parse_config(asked), timed, tmp_path / "one")
+    fit_on_two(timed, tmp_path / "two", asked)
+    two = evaluate_artifact(tmp_path / "two", "val", timed)
+    assert two["loss"] == pytest.approx(one["loss"], rel=0.1)
