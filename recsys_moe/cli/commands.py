@@ -68,18 +68,8 @@ app.add_typer(settings.app, name="config")
 
 ORDER = (
     *("prepare", "fit", "finish", "evaluate", "predict", "recommend", "similar", "report"),
-    *(
-        "export",
-        "serve",
-        "compare",
-        "tune",
-        "backtest",
-        "paper",
-        "config",
-        "routers",
-        "doctor",
-        "version",
-    ),
+    *("export", "serve", "compare", "tune", "backtest"),
+    *("paper", "config", "routers", "doctor", "version"),
 )
 """The order of use; Typer would list groups last."""
 
