@@ -17,7 +17,7 @@ from data_prep.table import times
 from recsys_moe import raw_ids
 from recsys_moe.cli import training
 from recsys_moe.inference.cold_start import features as feature_values
-from recsys_moe.inference.evaluation import ranking_rows
+from recsys_moe.inference.evaluation import ranking_wanted
 from recsys_moe.inference.ranking import item_filters
 from recsys_moe.lab.compare import epochs
 from recsys_moe.lab.jobs import ray_cluster
@@ -31,7 +31,7 @@ TASK = r"([A-Za-z][A-Za-z0-9_]*):([a-z]+)(?:=(.+))?"
 OUTSIDE: dict[str, tuple[str, re.Pattern[str] | re.Pattern[bytes] | str]] = {
     "serve/http.py: NAME": ("fullmatch", http.NAME),
     "inference/ranking/item_filters.py: CONDITION": ("fullmatch", item_filters.CONDITION),
-    "inference/evaluation/ranking_rows.py: LEAST": ("fullmatch", ranking_rows.LEAST),
+    "inference/evaluation/ranking_wanted.py: LEAST": ("fullmatch", ranking_wanted.LEAST),
     "inference/cold_start/features.py: NUMBER": ("fullmatch", feature_values.NUMBER),
     "raw_ids.py: POINTED": ("fullmatch", raw_ids.POINTED),
     "raw_ids.py: INT64": ("fullmatch", raw_ids.INT64),

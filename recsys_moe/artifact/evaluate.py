@@ -18,7 +18,8 @@ from recsys_moe.artifact.model_folder import NO_CATEGORIES, VOCABULARIES, Artifa
 from recsys_moe.artifact.periods import Periods, check_periods
 from recsys_moe.artifact.run_folder import DATA_LOCK
 from recsys_moe.artifact.segments import Segments
-from recsys_moe.config.encoders import chosen_context, history_of
+from recsys_moe.config.encoders import chosen_context
+from recsys_moe.config.past import Past
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Rows, reading
 from recsys_moe.data.streaming import open_rows, rows_within
@@ -28,6 +29,7 @@ from recsys_moe.files import read_object, write_json
 from recsys_moe.schema import Schema, check_split
 
 logger = logging.getLogger("recsys_moe.evaluate")
+WHOLE = Past()
 OPTIONAL = ("ranking", "periods", "rows_without_time")
 
 
@@ -38,17 +40,20 @@ def evaluate_artifact(
     progress: Callable[[int], None] = lambda rows: None,
     *,
     periods: int | None = None,
+    past: Past = WHOLE,
 ) -> dict[str, Any]:
     """Evaluate a run or model folder on a split of its data. Raises ConfigError and DataError.
 
     A run folder knows its data; a model folder alone needs `data`. `periods`: add the metrics of
-    that many periods of the split.
+    that many periods of the split. `past`: what rows see of it.
     """
     check_split("--split", split)
     artifact = load_artifact(path)
+    past.check(artifact.config, split)
     folder, schema = data_of(path, artifact, data)
     by_time = [] if periods is None else [periods_of(folder, schema, split, periods)]
-    rows, train = (open_split(artifact, folder, schema, name) for name in (split, "train"))
+    rows = open_split(artifact, folder, schema, split, past=past)
+    train = open_split(artifact, folder, schema, "train")
     batches = EvalBatches(rows, artifact.config.eval_rows)
     result = evaluate_model(
         artifact.model,
@@ -62,14 +67,16 @@ def evaluate_artifact(
     )
     result["baselines"] = baselines(train, batches.rows, schema)
     result["trained_on_these_data"] = schema == artifact.schema
-    return result
+    return result | past.described(artifact.config)
 
 
-def open_split(artifact: Artifact, folder: Path, schema: Schema, split: str) -> Rows:
+def open_split(
+    artifact: Artifact, folder: Path, schema: Schema, split: str, *, past: Past = WHOLE
+) -> Rows:
     """A split of prepared data with what the model reads of it. Raises DataError."""
     context = chosen_context(artifact.config, artifact.schema)
     most = rows_within(schema, artifact.config.data.max_memory_mb, context=len(context))
-    history = history_of(artifact.config, folder, schema)
+    history = past.of(artifact.config, folder, schema, split)
     return open_rows(folder, schema, split, most, context=context, history=history)
 
 

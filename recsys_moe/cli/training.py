@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from recsys_moe.cli import inference
+from recsys_moe.cli import evaluation_text, inference
 from recsys_moe.cli.configuration import resolve, run_of
 from recsys_moe.cli.options import (
     BatchSize,
@@ -235,8 +235,12 @@ def _summary(
     out: Path,
 ) -> str:
     title = f"best epoch {result['epoch']} by {result['monitor']} on val"
-    lines = [inference.table(result, title), *(inference.sample_lines(ranking) if ranking else ())]
+    lines = [
+        evaluation_text.table(result, title),
+        *(evaluation_text.sample_lines(ranking) if ranking else ()),
+    ]
     lines += [
-        inference.table(found, f"{split}, {found['rows']} rows") for split, found in more.items()
+        evaluation_text.table(found, f"{split}, {found['rows']} rows")
+        for split, found in more.items()
     ]
     return "\n".join([*lines, f"run: {out}   model: {out / 'model'}"])

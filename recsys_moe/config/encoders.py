@@ -7,13 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 from typing import Literal
 
 from recsys_moe.config.settings import Config
 from recsys_moe.data.entries import table_rows
-from recsys_moe.data.histories import read_log
-from recsys_moe.data.rows import History, Timelines
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.kinds import KINDS, rating_task
 from recsys_moe.model.encoders.base import Encoder, Encoders, Entity
@@ -162,16 +159,6 @@ def chosen_context(config: Config, schema: Schema) -> tuple[FeatureColumn, ...]:
                 f"{MOST_CATEGORIES} categories, got {one.name!r} with {got}; list the others"
             )
     return chosen
-
-
-def history_of(config: Config, folder: Path, schema: Schema) -> History | None:
-    """What rows of a prepared folder see of the past: events of all splits, each strictly before
-    the row. None for a model without a sequence encoder. Raises ConfigError, DataError."""
-    settings = config.model
-    if settings.sequence == "none":
-        return None
-    timelines = Timelines(read_log(folder, schema), settings.sequence_length)
-    return History(timelines, config.data.tie_rule)
 
 
 def is_readable(feature: FeatureColumn) -> bool:

@@ -6,6 +6,7 @@ Axes: U users, P events, B rows, M windows, L events of a window.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from typing import NamedTuple
 
 import torch
@@ -44,12 +45,25 @@ class EventLog:
         counts_U = torch.bincount(self.user_P, minlength=num_users + 1)
         self.first_U = torch.cat([counts_U.new_zeros(1), counts_U.cumsum(0)])
         self.num_users = num_users
+        self.moved_P: Tensor | None = None
+        """Where each event has moved to, of a shuffled log."""
 
     @classmethod
     def of(cls, parts: Iterable[TimedRows], num_users: int) -> EventLog:
         """From the rows of several splits."""
         columns = zip(*parts, strict=True)
         return cls(TimedRows(*(torch.cat(column) for column in columns)), num_users)
+
+    def shuffled(self, seed: int) -> EventLog:
+        """The same events, those of a user's one second in random order, and rows with them."""
+        other, places = copy(self), len(self)
+        is_new_P = torch.ones(places, dtype=torch.bool)
+        is_new_P[1:] = (self.user_P.diff() != 0) | (self.time_P.diff() != 0)
+        drawn_P = torch.rand(places, generator=torch.Generator().manual_seed(seed)).double()
+        order_P = (is_new_P.cumsum(0) + drawn_P).argsort(stable=True)
+        other.item_P, other.value_P = self.item_P[order_P], self.value_P[order_P]
+        other.moved_P = torch.empty_like(order_P).scatter_(0, order_P, torch.arange(places))
+        return other
 
     def __len__(self) -> int:
         return len(self.item_P)
@@ -60,9 +74,14 @@ class EventLog:
         Equal times are told apart by the order of the log. Unknown users have no events.
         """
         user_B = user_B.long()
-        end_B = torch.searchsorted(
-            self.key_P, user_B * self.places + event_B.clamp(max=self.places - 1)
-        )
+        key_B = user_B * self.places + event_B.clamp(max=self.places - 1)
+        end_B = torch.searchsorted(self.key_P, key_B)
+        if self.moved_P is not None and len(self):
+            place_B = end_B.clamp(max=len(self) - 1)
+            is_event_B = (
+                self.key_P[place_B] == key_B
+            )  # other rows come before those of their second
+            end_B = torch.where(is_event_B, self.moved_P[place_B], end_B)
         return self._span(user_B, end_B)
 
     def span_before(self, user_B: Tensor, time_B: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from typing import Any
 import lightning
 
 from recsys_moe.config.diff import differences, shown
-from recsys_moe.config.encoders import chosen_context, chosen_features, history_of
+from recsys_moe.config.encoders import chosen_context, chosen_features
+from recsys_moe.config.past import Past
 from recsys_moe.config.settings import Config, as_config
 from recsys_moe.data.batches import EvalBatches, TrainBatches, batches_per_epoch
 from recsys_moe.data.columns import Rows
@@ -82,7 +83,7 @@ class RecDataModule(lightning.LightningDataModule):
     @cached_property
     def history(self) -> History | None:
         """What rows see of the past; None for a model that reads none. Raises ConfigError."""
-        return history_of(self.config, self.folder, self.schema)
+        return Past().of(self.config, self.folder, self.schema)
 
     def open(self) -> None:
         """Open what training reads, before anything is written. Raises ConfigError, DataError."""

@@ -20,7 +20,8 @@ from recsys_moe.errors import DataError
 from recsys_moe.inference.evaluation.ranking import LENGTH, Logits, top_lists
 from recsys_moe.inference.evaluation.ranking_metrics import PerUser
 from recsys_moe.inference.evaluation.ranking_report import described, list_figures
-from recsys_moe.inference.evaluation.ranking_rows import RankingRows, Wanted, ranking_rows
+from recsys_moe.inference.evaluation.ranking_rows import RankingRows, ranking_rows
+from recsys_moe.inference.evaluation.ranking_wanted import Wanted
 from recsys_moe.kinds.binary import BinaryMetrics
 from recsys_moe.kinds.regression import RegressionMetrics
 from recsys_moe.schema import Schema

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,25 +34,27 @@ def log_of(path: Path, *, rows: int = 300) -> Path:
     return path
 
 
-def prepare(command: Command, log: Path, out: Path) -> Path:
-    names = ("--user", "user", "--item", "item", "--task", "watch:binary=watched")
-    names += ("--task", "rating:regression=stars", "--timestamp", "time", "--protocol", "time")
-    done = command("prepare", "table", "--input", log, *names, "--out", out)
-    assert done.exit_code == 0, done.err
-    return out
-
-
-@pytest.fixture
-def timed(command: Command, tmp_path: Path) -> Path:
-    data = prepare(command, log_of(tmp_path / "log.csv"), tmp_path / "data")
-    trainer = {"max_epochs": 1, "batch_size": 64}
-    fit(parse_config({"model": TINY_MODEL, "trainer": trainer}), data, tmp_path / "run")
-    return tmp_path / "run"
-
-
 def cli(*args: object) -> subprocess.CompletedProcess[str]:
     asked = [sys.executable, "-m", "recsys_moe", *map(str, args)]
     return subprocess.run(asked, capture_output=True, text=True, timeout=120)
+
+
+def prepare(log: Path, out: Path) -> Path:
+    names = ("--user", "user", "--item", "item", "--task", "watch:binary=watched")
+    names += ("--task", "rating:regression=stars", "--timestamp", "time", "--protocol", "time")
+    done = cli("prepare", "table", "--input", log, *names, "--out", out)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.fixture(scope="module")
+def timed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, and beside it its `data`."""
+    place = tmp_path_factory.mktemp("timed")
+    data = prepare(log_of(place / "log.csv"), place / "data")
+    trainer = {"max_epochs": 1, "batch_size": 64}
+    fit(parse_config({"model": TINY_MODEL, "trainer": trainer}), data, place / "run")
+    return place / "run"
 
 
 def test_periods_have_equal_counts_and_rows_of_one_time_are_together() -> None:
@@ -113,12 +116,14 @@ def test_what_a_period_leaves_undefined_is_none(prepared: Path) -> None:
     assert second["rating"]["predicted_over_observed"] is None  # a label below 0
 
 
-def test_times_are_read_in_the_order_of_the_rows(timed: Path, tmp_path: Path) -> None:
-    time_N = row_times(tmp_path / "data", "test", "--periods")
+def test_times_are_read_in_the_order_of_the_rows(timed: Path) -> None:
+    data = timed.parent / "data"
+    time_N = row_times(data, "test", "--periods")
     assert sorted(time_N.tolist()) == [60 * n for n in range(300 - len(time_N), 300)]
-    assert len(time_N) == Schema.load(tmp_path / "data").rows["test"]
+    assert len(time_N) == Schema.load(data).rows["test"]
 
 
+@pytest.mark.slow
 def test_evaluate_reports_periods_that_add_up_to_the_split(timed: Path, tmp_path: Path) -> None:
     plot = tmp_path / "periods.svg"
     done = cli("evaluate", timed, "--periods", 3, "--plot", plot, "--json")
@@ -166,8 +171,9 @@ def test_wrong_options_are_refused(
 
 
 def test_data_without_times_are_refused(timed: Path, command: Command, tmp_path: Path) -> None:
-    (part,) = (tmp_path / "data" / "test").glob("*.parquet")
+    data = Path(shutil.copytree(timed.parent / "data", tmp_path / "data"))
+    (part,) = (data / "test").glob("*.parquet")
     table = pq.read_table(part)
     pq.write_table(table.drop_columns(["timestamp"]), part)
-    said = command.fails(2, "evaluate", timed, "--periods", 2)
+    said = command.fails(2, "evaluate", timed, "--data", data, "--periods", 2)
     assert tells(said, "--periods needs rows with a time ... data/test has none ... prepare")

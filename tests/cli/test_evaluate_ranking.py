@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from recsys_moe.cli.inference import ranking_lines
+from recsys_moe.cli.evaluation_text import ranking_lines
 from recsys_moe.config.settings import parse_config
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL, Command, tells

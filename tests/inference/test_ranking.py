@@ -24,7 +24,8 @@ from recsys_moe.inference.evaluation import ranking_metrics
 from recsys_moe.inference.evaluation.ranking import evaluate_ranking, top_lists
 from recsys_moe.inference.evaluation.ranking_metrics import list_metrics
 from recsys_moe.inference.evaluation.ranking_report import NONE, described
-from recsys_moe.inference.evaluation.ranking_rows import Pairs, RankingRows, _relevant
+from recsys_moe.inference.evaluation.ranking_rows import RankingRows, _relevant
+from recsys_moe.inference.evaluation.ranking_wanted import Pairs
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.kinds.curves import auc_per_user
 from recsys_moe.schema import Schema

@@ -18,12 +18,8 @@ import torch
 from recsys_moe.data.streaming import Labelled
 from recsys_moe.inference.evaluation.ranking_metrics import PerUser, bootstrap, means
 from recsys_moe.inference.evaluation.ranking_report import described
-from recsys_moe.inference.evaluation.ranking_rows import (
-    Pairs,
-    RankingRows,
-    ranking_rows,
-    wanted_rows,
-)
+from recsys_moe.inference.evaluation.ranking_rows import RankingRows, ranking_rows
+from recsys_moe.inference.evaluation.ranking_wanted import Pairs, wanted_rows
 from recsys_moe.schema import Schema
 
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from recsys_moe.artifact.evaluate import data_of
 from recsys_moe.artifact.model_folder import load_artifact
-from recsys_moe.config.encoders import chosen_context, history_of
+from recsys_moe.config.encoders import chosen_context
+from recsys_moe.config.past import Past
 from recsys_moe.data.streaming import rows_within
 from recsys_moe.inference.evaluation.ranking_metrics import SEED, means
 from recsys_moe.inference.evaluation.ranking_report import (
@@ -25,12 +26,11 @@ from recsys_moe.inference.evaluation.ranking_report import (
     figures,
     list_figures,
 )
-from recsys_moe.inference.evaluation.ranking_rows import (
+from recsys_moe.inference.evaluation.ranking_rows import RankingRows, ranking_rows
+from recsys_moe.inference.evaluation.ranking_wanted import (
     NothingRelevantError,
     Pairs,
-    RankingRows,
     Wanted,
-    ranking_rows,
     wanted_rows,
 )
 from recsys_moe.inference.predictor import Predictor
@@ -43,6 +43,7 @@ from recsys_moe.schema import Schema, check_split
 
 LENGTH = 10
 """Of a list, unless another one is asked for."""
+WHOLE = Past()
 MOST_USERS = 1000
 """Of a sample: the standard error of their mean NDCG is about .01."""
 Logits = Callable[[Request], Tensor]
@@ -57,29 +58,39 @@ def evaluate_ranking(
     k: int = LENGTH,
     task: str | None = None,
     relevant: str | None = None,
+    past: Past = WHOLE,
     progress: Callable[[int], None] = lambda users: None,
 ) -> dict[str, Any]:
     """Metrics of the top k items for each user with a relevant item in `split`.
 
     Relevant items have label 1 of `task` (default: the first binary task) and, with `relevant`
-    ("rating>=4"), such a label too. Lists omit the user's positives of earlier splits. `progress`
-    receives the number of users done. Raises ConfigError and DataError.
+    ("rating>=4"), such a label too. Lists omit the user's positives of earlier splits. `past`:
+    what lists and rows see of it, and whether each relevant row has a list, which omits what its
+    user had before. `progress` receives the number of lists done. Raises ConfigError, DataError.
     """
     check_split("--split", split)
     predictor = Predictor(load_artifact(path))
+    past.check(predictor.artifact.config, split)
     folder, schema = data_of(path, predictor.artifact, data)
     wanted = wanted_rows(schema, k, task, relevant)
-    rows = _rows(predictor, folder, schema, split, wanted=wanted)
+    rows = _rows(predictor, folder, schema, split, wanted=wanted, past=past)
     logits, popularity = _rankers(predictor, rows, wanted)
     asked, score_NT = rows.labelled, _asked_logits(predictor, rows)
     found = described(top_lists(logits, rows, k, progress), score_NT[:, wanted.task], rows)
+    if past.tie_rule == "shuffle":
+        by_log = replace(past, tie_rule="log")
+        again = _rows(predictor, folder, schema, split, wanted=wanted, past=by_log)
+        top_UK = top_lists(_rankers(predictor, again, wanted)[0], again, k)
+        found["by_log"] = means(list_figures(top_UK, again))
     popular_UK = top_lists(popularity, rows, k)
     popular = means(figures(popular_UK, rows.popularity(asked.item), rows))
     return {
         "task": schema.tasks[wanted.task].name,
         "at_least": relevant,
         "k": k,
-        "excluded": list(rows.excluded_splits),
+        "lists": past.lists or "user",
+        "excluded": ["the events before"] if past.is_successive else list(rows.excluded_splits),
+        **past.described(predictor.artifact.config),
         **rows.counts,
         **found,
         "baselines": {"popularity": {**popular, "coverage": coverage(popular_UK, rows)}},
@@ -149,12 +160,19 @@ def _some_users(rows: RankingRows, most: int) -> RankingRows:
 
 
 def _rows(
-    predictor: Predictor, folder: Path, schema: Schema, split: str, *, wanted: Wanted
+    predictor: Predictor,
+    folder: Path,
+    schema: Schema,
+    split: str,
+    *,
+    wanted: Wanted,
+    past: Past = WHOLE,
 ) -> RankingRows:
     config, trained = predictor.artifact.config, predictor.artifact.schema
     context = chosen_context(config, trained)
     most = rows_within(schema, config.data.max_memory_mb, context=len(context))
-    read: dict[str, Any] = {"context": context, "history": history_of(config, folder, schema)}
+    read: dict[str, Any] = {"context": context, "history": past.of(config, folder, schema, split)}
+    read["seen"] = past.seen(folder, schema)
     return ranking_rows(folder, schema, split, wanted=wanted, most=most, **read)
 
 
@@ -179,23 +197,23 @@ def top_lists(
 
     NONE at the end where fewer are left; among equals the lower index wins.
     """
-    start_U = rows.excluded_from()
 
-    def best(users: Request) -> Tensor:
+    def best(start: int) -> Tensor:
+        users = rows.asked(slice(start, start + USERS_AT_ONCE))
         top_UK = torch.full((users.rows, k), NONE)
-        for top_K, user, logits_I in zip(top_UK, users.user.tolist(), logits(users), strict=True):
+        for number, (top_K, logits_I) in enumerate(zip(top_UK, logits(users), strict=True), start):
+            out_N = rows.excluded_items(number)
             open_I = torch.ones(len(logits_I), dtype=torch.bool)
-            open_I[rows.excluded.item[start_U[user] : start_U[user + 1]]] = False
+            open_I[out_N[out_N < len(open_I)]] = False
             item_N = open_I.nonzero()[:, 0]
             best_K = item_N[largest(logits_I[item_N], k)]
             top_K[: len(best_K)] = best_K
         return top_UK
 
     starts = range(0, rows.lists.rows, USERS_AT_ONCE)
-    some = [rows.lists.take(slice(start, start + USERS_AT_ONCE)) for start in starts]
     parts = []
     with one_thread_each() as pool:
-        for part_UK in pool.map(best, some):
+        for part_UK in pool.map(best, starts):
             parts.append(part_UK)
             progress(len(part_UK))
     return torch.cat(parts)

@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from recsys_moe.data.columns import Rows
-from recsys_moe.data.rows import Columns, History, Timelines
+from recsys_moe.data.rows import History, Timelines
+from recsys_moe.inference.evaluation.ranking_wanted import Wanted
 from recsys_moe.model.request import Events
 from recsys_moe.schema import Schema
-
-
-class Relevant(Protocol):
-    """Which rows are relevant, by the labels of a task."""
-
-    @property
-    def task(self) -> int: ...
-    def mask(self, chunk: Columns) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -31,13 +23,21 @@ class Before:
     """Of each user, before the first relevant row of the split. (U + 1, 2)"""
     labelled_N2: Tensor
     """Of each row of `RankingRows.labelled`."""
+    list_L2: Tensor | None = None
+    """Of each list, where these have a relevant row each."""
+
+    def of_lists(self, users_L: Tensor, lists: slice) -> Events:
+        """Of some lists; `users_L`: the user of every list."""
+        if self.list_L2 is not None:
+            return self.events(self.list_L2[lists])
+        return self.events(self.user_U2[users_L[lists]])
 
     def events(self, span_B2: Tensor) -> Events:
         """What an encoder reads."""
         return self.timelines.log.windows(span_B2, self.timelines.length)
 
 
-def before(rows: Rows, wanted: Relevant, history: History, schema: Schema) -> Before:
+def before(rows: Rows, wanted: Wanted, history: History, schema: Schema) -> Before:
     """The spans of lists and labelled rows; `wanted` tells the relevant ones."""
     log = history.timelines.log
     user_U2 = log.whole(torch.arange(schema.user.size + 1)).long()

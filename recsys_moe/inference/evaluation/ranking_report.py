@@ -116,8 +116,12 @@ def popularity_figure(top_UK: Tensor, rows: RankingRows) -> PerUser:
 
 
 def _by_user(value_L: Tensor, has_L: Tensor, rows: RankingRows) -> PerUser:
-    """From the order of the lists to places by user index: the mean over the lists of a user."""
+    """From the order of the lists to places by user index: the mean over the lists of a user.
+
+    Users count the same or, where each relevant row has a list of its own, as often as lists do.
+    """
     empty = torch.zeros(len(rows.trained_user_U), dtype=torch.float64)
     lists_U = empty.index_add(0, rows.users, has_L.double())
     sum_U = empty.index_add(0, rows.users, value_L.double() * has_L)
-    return PerUser(sum_U / lists_U.clamp(min=1), (lists_U > 0).double())
+    weight_U = lists_U if rows.successive is not None else (lists_U > 0).double()
+    return PerUser(sum_U / lists_U.clamp(min=1), weight_U)

@@ -5,63 +5,24 @@ Axes: N rows or pairs, U users, I items. Index U and index I are unknown ids.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from recsys_moe.data.columns import Rows
-from recsys_moe.data.rows import Columns, History
+from recsys_moe.data.rows import History
 from recsys_moe.data.streaming import labelled, open_rows, trained_ids
-from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.inference.evaluation.ranking_history import Before, before
-from recsys_moe.kinds import KINDS, Labelled
+from recsys_moe.inference.evaluation.ranking_successive import Successive, successive
+from recsys_moe.inference.evaluation.ranking_wanted import Pairs, Wanted
+from recsys_moe.kinds import Labelled
 from recsys_moe.model.request import Request, of_users
 from recsys_moe.schema import SPLITS, FeatureColumn, Schema
-
-LEAST = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)")
-
-
-class NothingRelevantError(DataError):
-    """No row of a split is relevant for a known user."""
-
-
-class Pairs(NamedTuple):
-    """Users and items (N,) int64."""
-
-    user: Tensor
-    item: Tensor
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Which rows of a split are relevant: label 1 of a task and, if so asked, a least value."""
-
-    task: int
-    also: int | None = None
-    """The task whose label has to be at least `least`."""
-    least: float = 0.0
-
-    def pairs(self, rows: Rows) -> Iterator[Pairs]:
-        """Of the relevant rows, chunk by chunk; a label that is missing fulfils nothing."""
-        return (Pairs(one.user.long(), one.item.long()) for one in self.requests(rows))
-
-    def requests(self, rows: Rows) -> Iterator[Request]:
-        """The same with their contexts."""
-        for chunk in rows.chunks():
-            yield replace(chunk, history=None).part(self.mask(chunk)).request
-
-    def mask(self, chunk: Columns) -> Tensor:
-        """(N,) bool: the relevant ones."""
-        wanted_N = chunk.labels[:, self.task] == 1
-        if self.also is not None:
-            wanted_N &= chunk.labels[:, self.also] >= self.least
-        return wanted_N
 
 
 @dataclass(frozen=True)
@@ -89,10 +50,13 @@ class RankingRows:
     """Of each row of `labelled`, (N, C)."""
     before: Before | None = None
     """What lists and rows see of the past, of models that read it."""
+    successive: Successive | None = None
+    """Where each relevant row has a list of its own."""
 
     @property
     def lists(self) -> Request:
-        """What each list is asked for: users with a relevant item, ascending, and the context."""
+        """What each list is asked for: users with a relevant item, ascending, and the context;
+        without the events, see `asked`."""
         return self._lists[0]
 
     @property
@@ -105,15 +69,26 @@ class RankingRows:
         """The user of each list."""
         return self.lists.user
 
+    def asked(self, some: slice) -> Request:
+        """Some of the lists, with the events that a model reads."""
+        lists = self.lists.take(some)
+        if self.before is None:
+            return lists
+        return lists._replace(events=self.before.of_lists(self.users, some))
+
+    def excluded_items(self, number: int) -> Tensor:
+        """Of a list."""
+        if self.successive is not None:
+            return self.successive.excluded(number)
+        user = int(self.users[number])
+        return self.excluded.item[self._excluded_from[user] : self._excluded_from[user + 1]]
+
     @cached_property
     def _lists(self) -> tuple[Request, Tensor]:
-        lists, list_N = self._asked()
-        if self.before is not None:
-            lists = lists._replace(events=self.before.events(self.before.user_U2[lists.user]))
-        return lists, list_N
-
-    def _asked(self) -> tuple[Request, Tensor]:
         user_N, context_NC = self.relevant.user, self.context
+        if self.successive is not None:
+            lists = of_users(user_N)._replace(context=context_NC)
+            return lists, torch.arange(len(user_N))
         if context_NC is None:
             user_L, list_N = user_N.unique(return_inverse=True)
             return of_users(user_L), list_N
@@ -127,35 +102,12 @@ class RankingRows:
         share_I = self.positives_I.double() / max(int(self.trained_user_U.sum()), 1)
         return torch.cat([share_I, share_I.new_zeros(1)])[item_N]
 
-    def excluded_from(self) -> list[int]:
+    @cached_property
+    def _excluded_from(self) -> list[int]:
         """Where each user's excluded pairs begin, and where the last one's end. (U + 1)"""
         users = torch.arange(len(self.trained_user_U) + 1)
         places: list[int] = torch.searchsorted(self.excluded.user, users).tolist()
         return places
-
-
-def wanted_rows(
-    schema: Schema, k: int, task: str | None = None, relevant: str | None = None
-) -> Wanted:
-    """From `--k 10 --task watch --relevant rating>=4`. Raises ConfigError."""
-    items = schema.item.size
-    if not 1 <= k <= items:
-        raise ConfigError(f"--k must be in 1..{items}, the items of the catalogue, got {k}")
-    names = [one.name for one in schema.tasks]
-    binary = [one.name for one in schema.tasks if KINDS[one.kind].has_positives]
-    if not binary or (task is not None and task not in binary):
-        got = f"the model's {', '.join(names)}" if task is None else f"--task {task}"
-        known = f"its binary ones: {', '.join(binary)}" if binary else "the model has none"
-        raise ConfigError(f"--ranking needs a binary task, got {got}; {known}")
-    number = names.index(task or binary[0])
-    if relevant is None:
-        return Wanted(number)
-    also, sign, least = (part.strip() for part in relevant.rpartition(">="))
-    if not (sign and LEAST.fullmatch(least)):
-        raise ConfigError(f"--relevant must be TASK>=NUMBER, e.g. rating>=4, got {relevant!r}")
-    if also not in names:
-        raise ConfigError(f"--relevant {relevant}: no task {also!r}; {suggestion(also, names)}")
-    return Wanted(number, names.index(also), float(least))
 
 
 def ranking_rows(
@@ -167,12 +119,14 @@ def ranking_rows(
     most: int,
     context: Sequence[FeatureColumn] = (),
     history: History | None = None,
+    seen: History | None = None,
 ) -> RankingRows:
     """Read the splits of a prepared folder, in memory up to `most` rows. `context`, `history`: what
     the model reads. A list sees what was before the user's first relevant row.
 
     Excludes the user's positives of earlier splits: of the training rows and, for the test split,
-    of the validation rows. Raises NothingRelevantError.
+    of the validation rows. With `seen`, which tells what was before a row, each relevant row has a
+    list of its own, without what its user had before. Raises NothingRelevantError.
     """
     earlier = SPLITS[: SPLITS.index(split)]
     read: dict[str, Any] = {"context": context, "history": history}
@@ -184,16 +138,17 @@ def ranking_rows(
     train = _distinct(positives.pairs(opened["train"]), schema)
     excluded_N = _distinct((p for name in earlier for p in positives.pairs(opened[name])), schema)
     relevant, left_out = _relevant(_joined(wanted.pairs(opened[split])), excluded_N, schema)
-    contexts = None
-    if context:
+    contexts, in_turn = None, None
+    if seen is not None:
+        whole = open_rows(folder, schema, split, most, history=seen)
+        in_turn = successive(opened[split], whole, wanted, schema)
+        relevant = Pairs(in_turn.rows.user.long(), in_turn.rows.item.long())
+        contexts = in_turn.rows.context
+        left_out = {"relevant_of_unknown_users": in_turn.left_out, "relevant_excluded": 0}
+    elif context:
         parts = list(wanted.requests(opened[split]))
         relevant, contexts = _in_contexts(parts, excluded_N, schema)
-    if not len(relevant.user):
-        lower = "" if wanted.also is None else f"ask for less than {wanted.least:g}, or "
-        raise NothingRelevantError(
-            f"{folder}/{split} has no relevant item of a known user; "
-            f"{lower}evaluate a split with such rows"
-        )
+    wanted.check(relevant, f"{folder}/{split}")
     trained_user_U, trained_item_I = trained_ids(opened["train"], schema)
     pairs = _pairs(train, schema)
     asked, asked_context = _labelled(opened[split], wanted.task, schema)
@@ -208,8 +163,22 @@ def ranking_rows(
         counts={"items": schema.item.size, "relevant": len(relevant.user), **left_out},
         context=contexts,
         labelled_context=asked_context,
-        before=None if history is None else before(opened[split], wanted, history, schema),
+        before=_before(opened[split], wanted, history, schema, in_turn),
+        successive=in_turn,
     )
+
+
+def _before(
+    rows: Rows,
+    wanted: Wanted,
+    history: History | None,
+    schema: Schema,
+    in_turn: Successive | None,
+) -> Before | None:
+    if history is None:
+        return None
+    found = before(rows, wanted, history, schema)
+    return found if in_turn is None else replace(found, list_L2=in_turn.rows.history)
 
 
 def _relevant(pairs: Pairs, excluded_N: Tensor, schema: Schema) -> tuple[Pairs, dict[str, int]]:

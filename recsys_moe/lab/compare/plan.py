@@ -23,7 +23,7 @@ from recsys_moe.config.settings import (
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.files import write_json
 from recsys_moe.inference.evaluation.ranking import LENGTH
-from recsys_moe.inference.evaluation.ranking_rows import wanted_rows
+from recsys_moe.inference.evaluation.ranking_wanted import wanted_rows
 from recsys_moe.lab.jobs.plan_file import (
     AUTOMATIC,
     FORMAT_VERSION,

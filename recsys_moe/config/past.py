@@ -1,0 +1,102 @@
+"""How an evaluation reads the past of its rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from recsys_moe.config.settings import Config
+from recsys_moe.data.histories import read_log
+from recsys_moe.data.rows import EVENT, History, Timelines
+from recsys_moe.errors import ConfigError
+from recsys_moe.schema import SPLITS, Schema
+
+HISTORIES, TIE_RULES = ("running", "frozen"), ("strict", "log", "shuffle")
+LISTS = ("user", "successive")
+SEED = 0
+"""Of the order of events of one second under `shuffle`."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """Options of `evaluate`; None: not given."""
+
+    history: str | None = None
+    """`running`: rows see all that was before them; `frozen`: what is in earlier splits."""
+    tie_rule: str | None = None
+    """`strict`: nothing of the same second; `log`: what the log has before; `shuffle`: the same,
+    with the events of one second in random order. None: as in training."""
+
+    lists: str | None = None
+    """`user`: each user has a list, from before the first relevant row; `successive`: each relevant
+    row has one, without what the user had before."""
+
+    @property
+    def is_successive(self) -> bool:
+        """Whether each relevant row has a list."""
+        return self.lists == "successive"
+
+    def check(self, config: Config, split: str) -> None:
+        """Raises ConfigError for an unknown value, and for options that nothing reads."""
+        _one_of("--history", self.history, HISTORIES)
+        _one_of("--tie-rule", self.tie_rule, TIE_RULES)
+        _one_of("--lists", self.lists, LISTS)
+        for option, value in (("--history", self.history), ("--tie-rule", self.tie_rule)):
+            read = config.model.sequence != "none" or (self.is_successive and option != "--history")
+            if value is not None and not read:
+                raise ConfigError(
+                    f"{option} {value} needs a model that reads events, got model.sequence: none; "
+                    "leave the option out, or train with --set model.sequence=decay"
+                )
+        if self.history == "frozen" and split == SPLITS[0]:
+            raise ConfigError(
+                f"--history frozen needs a split with one before it, got --split {split}; use "
+                "--split val or test"
+            )
+
+    def of(
+        self, config: Config, folder: Path, schema: Schema, split: str = "train"
+    ) -> History | None:
+        """What rows of a split see; `split` tells what `frozen` leaves out.
+
+        None for a model without a sequence encoder. Raises ConfigError and DataError.
+        """
+        if config.model.sequence == "none":
+            return None
+        splits = SPLITS[: SPLITS.index(split)] if self.history == "frozen" else SPLITS
+        ties = self.tie_rule or config.data.tie_rule
+        log = read_log(folder, schema, splits)
+        if ties == "shuffle":
+            log = log.shuffled(SEED)
+        timelines = Timelines(log, config.model.sequence_length)
+        return History(timelines, "strict" if ties == "strict" else "log")
+
+    def seen(self, folder: Path, schema: Schema) -> History | None:
+        """What was before rows in the log, whatever the model reads; None where no list asks.
+
+        Raises ConfigError for a folder without the order of events.
+        """
+        if not self.is_successive:
+            return None
+        if not schema.events:
+            raise ConfigError(
+                f"--lists successive needs prepared data with times in order (column {EVENT}), got "
+                f"{folder} of --protocol {schema.protocol}; prepare with --protocol time or "
+                "leave-last"
+            )
+        log = read_log(folder, schema)
+        return History(
+            Timelines(log.shuffled(SEED) if self.tie_rule == "shuffle" else log, 1), "log"
+        )
+
+    def described(self, config: Config) -> dict[str, str]:
+        """What `evaluate --json` says of it; empty for a model without a sequence encoder."""
+        if config.model.sequence == "none":
+            return {}
+        ties = self.tie_rule or config.data.tie_rule
+        return {"history": self.history or HISTORIES[0], "tie_rule": ties}
+
+
+def _one_of(option: str, value: str | None, known: tuple[str, ...]) -> None:
+    if value is not None and value not in known:
+        raise ConfigError(f"{option} must be {', '.join(known[:-1])} or {known[-1]}, got {value!r}")

@@ -1,0 +1,55 @@
+"""Lists of one relevant row each, as they come in the log. Axes: L lists, N rows, C contexts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from recsys_moe.data.columns import Rows
+from recsys_moe.data.events import EventLog
+from recsys_moe.data.rows import Columns
+from recsys_moe.inference.evaluation.ranking_wanted import Wanted
+from recsys_moe.schema import Schema
+
+
+@dataclass(frozen=True)
+class Successive:
+    """What each list is of and what it must not hold; by user and then in the order of the log."""
+
+    log: EventLog
+    seen_L2: Tensor
+    """Which events of the user lie before each list."""
+    rows: Columns
+    """The relevant rows, with the history that a model reads."""
+    left_out: int
+    """Relevant rows of unknown users."""
+
+    def excluded(self, number: int) -> Tensor:
+        """Items that the user had before list `number`; its target is not among them."""
+        first, end = self.seen_L2[number].tolist()
+        item_N = self.log.item_P[first:end]
+        return item_N[item_N != self.rows.item[number]]
+
+
+def successive(rows: Rows, seen: Rows, wanted: Wanted, schema: Schema) -> Successive:
+    """`rows`: a split as the model reads it; `seen`: with the spans of what was before."""
+    parts, spans, left_out = [], [], 0
+    log: EventLog | None = None
+    for chunk, with_seen in zip(rows.chunks(), seen.chunks(), strict=True):
+        wanted_N = wanted.mask(chunk)
+        known_N = wanted_N & (chunk.user < schema.user.size)
+        left_out += int(wanted_N.sum() - known_N.sum())
+        assert with_seen.history is not None and with_seen.timelines is not None
+        log = with_seen.timelines.log
+        parts.append(chunk.part(known_N))
+        spans.append(with_seen.history[known_N])
+    assert log is not None
+    joined, place = parts[0].room(sum(map(len, parts))), 0
+    for part in parts:
+        joined.put(place, part)
+        place += len(part)
+    seen_L2 = torch.cat(spans).long()
+    order_L = (joined.user.long() * (len(log) + 1) + seen_L2[:, 1]).argsort(stable=True)
+    return Successive(log, seen_L2[order_L], joined.part(order_L), left_out)
