@@ -30,6 +30,7 @@ def build_model(config: Config, schema: Schema, *, finished: bool = False) -> Re
     # After all else: optimizers in checkpoints number the parameters.
     sizes, constants = (shape.num_users, shape.num_items), sum(label_constants(schema), [])
     model.biases = Biases(*sizes, constants) if settings.biases else None
+    model.hides_users = model.hides_users and not finished
     model.encoders = build_encoders(config, schema, finished=finished)
     return model
 

@@ -81,6 +81,9 @@ class Recommender(nn.Module, ABC):
         self.user_embedding = id_embedding(shape.num_users, config.embedding_dim)
         self.item_embedding = id_embedding(shape.num_items, config.embedding_dim)
         self.biases, self.encoders = None, None
+        self.hides_users = not config.user_ids
+        """Do all users have the embedding of the OOV id? The tables of a finished model, which
+        hold whole vectors, say so themselves."""
 
     @abstractmethod
     def score(self, user_BD: Tensor, item_BD: Tensor, request: Request) -> Output:
@@ -113,6 +116,8 @@ class Recommender(nn.Module, ABC):
     def _row(self, index_B: Tensor, table: nn.Embedding) -> Tensor:
         """Row of the table: that of the OOV id for one beyond it and for a hidden one (~i)."""
         oov = table.num_embeddings - 1
+        if self.hides_users and table is self.user_embedding:
+            return torch.full_like(index_B, oov)
         if self.shape.is_open:
             index_B = index_B.clamp(max=oov)
         return index_B if self.encoders is None else torch.where(index_B < 0, oov, index_B)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, ValidationInfo
+from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from recsys_moe.routers.base import PENALTY_NAMES
 from recsys_moe.section import Section
@@ -80,9 +80,21 @@ class ModelConfig(Section):
     next_item_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the loss of the next item in training: a softmax over all items of the bilinear
     term of the first binary task, at every positive row. Usual with a sequence: 1."""
+    user_ids: bool = True
+    """Whether users have embeddings of their own. `false`: a user is what features, bags and
+    events say, as for new users; needs biases=false."""
     biases: bool = True
     """Logits start at the training mean plus fitted user and item biases; the model learns
     the rest, in standard deviations of the labels. `false`, as in the paper: logits start at 0."""
+
+    @model_validator(mode="after")
+    def _user_ids_fit(self) -> ModelConfig:
+        if not self.user_ids and self.biases:
+            raise ValueError(
+                "model.biases must be false with model.user_ids=false, got true, as user biases "
+                "are of ids; add model.biases=false"
+            )
+        return self
 
     @property
     def eval_rows(self) -> int:

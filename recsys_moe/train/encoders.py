@@ -65,6 +65,8 @@ def finish(
     `trained`: which users and items have a training row; the embeddings of the others are replaced,
     in `model` too, by that of the OOV id.
     """
+    if model.hides_users:
+        trained = torch.zeros_like(trained[0]), trained[1]
     for table, is_trained_N in zip(model.tables, trained, strict=True):
         known = table.num_embeddings - 1
         table.weight[:-1][~is_trained_N[:known]] = table.weight[-1].clone()

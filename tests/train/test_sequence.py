@@ -134,3 +134,25 @@ def test_two_devices_train_a_sequence_nearly_as_one_does(timed: Path, tmp_path: 
     fit_on_two(timed, tmp_path / "two", asked)
     two = evaluate_artifact(tmp_path / "two", "val", timed)
     assert two["loss"] == pytest.approx(one["loss"], rel=0.1)
+
+
+def test_a_model_without_user_ids_scores_known_and_new_users_of_equal_events_alike(
+    timed: Path, tmp_path: Path
+) -> None:
+    """And its saved model scores as the trained one did on validation."""
+    model = {"user_ids": False, "biases": False}
+    found = fit(parse_config(config(model=model)), timed, tmp_path / "run")
+    again = evaluate_artifact(tmp_path / "run", "val", timed)
+    assert again["loss"] == pytest.approx(found["loss"], abs=1e-6)
+    logged = (tmp_path / "run" / "metrics.csv").read_text().splitlines()
+    columns = dict(zip(logged[0].split(","), logged[1].split(","), strict=True))
+    assert float(columns["val/loss"]) == pytest.approx(found["loss"], abs=1e-5)
+    predictor = Predictor.load(tmp_path / "run")
+    pairs = torch.arange(3), torch.zeros(3, dtype=torch.long)
+    logits_NT = predictor.pair_logits(*pairs)  # without events
+    assert torch.equal(logits_NT[0], logits_NT[1]) and torch.equal(logits_NT[0], logits_NT[2])
+
+
+def test_user_ids_are_left_out_with_biases_only() -> None:
+    with pytest.raises(ConfigError, match="model.biases must be false with model.user_ids=false"):
+        parse_config(config(model={"user_ids": False}))
