@@ -179,20 +179,22 @@ def _weights(model: Recommender, start: Start) -> dict[str, Tensor]:
     for name, place_U in tables.items():
         table = f"{name}.weight"
         state[table] = old[table][rows_of_table(place_U, len(own[table]) - 1)]
-    for name, place_U in _fixed(model, start).items():
+    for name, (place_U, trained) in _fixed(model, start).items():
         place_U = rows_of_table(place_U, len(own[name]) - 1)
-        is_known_U = place_U < len(old[name]) - 1
+        is_known_U = place_U < trained
         known = is_known_U.view(-1, *[1] * (old[name].dim() - 1))
         state[name] = torch.where(known, old[name][place_U], own[name])
     return state
 
 
-def _fixed(model: Recommender, start: Start) -> dict[str, Tensor]:
-    """By name, the tensors with a fixed entry for each user or item."""
-    names: dict[str, Tensor] = {}
+def _fixed(model: Recommender, start: Start) -> dict[str, tuple[Tensor, int]]:
+    """By name, the tensors with a fixed entry for each user or item: their rows of the old model,
+    of which so many are of ids that it was trained on."""
+    schema, names = start.artifact.schema, dict[str, tuple[Tensor, int]]()
+    users, items = (start.user_U, schema.user.trained), (start.item_I, schema.item.trained)
     if model.biases is not None:
-        names |= {"biases.user_UT": start.user_U, "biases.item_IT": start.item_I}
+        names |= {"biases.user_UT": users, "biases.item_IT": items}
     for task, router in enumerate(model.routers):
         for name in router.per_user:
-            names[f"moe.routers.{task}.{name}"] = start.user_U
+            names[f"moe.routers.{task}.{name}"] = users
     return names
