@@ -60,7 +60,7 @@ def test_wheel_leaves_out_evidence_benchmarks_and_tests(
     tops = {name.split("/")[0] for name in wheel_files}
     extra = {top for top in tops - {"recsys_moe", "data_prep"} if not top.endswith(".dist-info")}
     assert extra == set()
-    assert not [name for name in wheel_files if "test" in Path(name).name]
+    assert not [name for name in wheel_files if re.search(r"(^|_)tests?(_|\.|$)", Path(name).name)]
 
 
 def test_data_prep_init_is_empty() -> None:

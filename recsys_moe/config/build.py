@@ -28,8 +28,9 @@ def build_model(config: Config, schema: Schema, *, finished: bool = False) -> Re
     settings, shape = config.model, model_shape(schema, finished)
     model = find_model(settings.name)(settings, shape)
     # After all else: optimizers in checkpoints number the parameters.
-    sizes, constants = (shape.num_users, shape.num_items), sum(label_constants(schema), [])
-    model.biases = Biases(*sizes, constants) if settings.biases else None
+    if settings.biases:
+        constants = sum(label_constants(schema), [])
+        model.biases = Biases(shape.num_users, shape.num_items, constants)
     model.hides_users = model.hides_users and not finished
     model.encoders = build_encoders(config, schema, finished=finished)
     return model

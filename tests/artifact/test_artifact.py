@@ -57,7 +57,7 @@ def test_a_model_without_calibration_scores_alike_and_has_no_calibrated_probabil
 
 
 @pytest.mark.parametrize(
-    "version", [FORMAT_VERSION + 3, FORMAT_VERSION - 1, 0, True, "2", 2.0, None]
+    "version", [FORMAT_VERSION + 4, FORMAT_VERSION - 1, 0, True, "2", 2.0, None]
 )
 def test_a_version_that_is_not_known_is_refused(model: Path, version: object) -> None:
     edit_manifest(model, format_version=version)

@@ -9,7 +9,7 @@ from tests.test_layers import FILES, imports_in, imports_of, inside, room
 PACKAGES = (
     "ids rows options features",
     "read split write",
-    "movielens books table synthetic",
+    "movielens books table synthetic cut",
     "prepare",
 )
 FLOOR = {name: floor for floor, rooms in enumerate(PACKAGES) for name in rooms.split()}

@@ -27,7 +27,8 @@ def replaced(folder: Path, name: str, column: str, values: Any) -> None:
     path = file if file.is_file() else min((folder / name).glob("*.parquet"))
     data = pq.read_table(path)
     place = data.column_names.index(column)
-    pq.write_table(data.set_column(place, column, values), path)
+    rest = data[column].combine_chunks().slice(len(values))  # of ids without a training row
+    pq.write_table(data.set_column(place, column, pa.concat_arrays([values, rest])), path)
 
 
 def without(folder: Path, name: str, column: str) -> None:
@@ -88,7 +89,7 @@ SPOILT = {
         "context feature 'hour' must have 2 indices",
     ),
     "vocabulary": (without, ("features", "value"), "features.parquet: column 'value' is missing"),
-    "size": (told, (1,), "user feature 'gender' must have 1 indices from 0 on"),
+    "size": (told, (1,), "users.parquet: 'feature:gender' must be in 0..1"),
     "other size": (told, (3,), "user feature 'gender' must have 3 indices from 0 on"),
     "file": (lambda f: (f / "features.parquet").unlink(), (), "features.parquet is missing"),
 }  # fmt: skip

@@ -93,7 +93,7 @@ class EventSequence(Encoder):
                 parts.append(self._last(item_MLD[kept_K, :stop], part))
                 rows.append(row_X)
             most = stop
-        return torch.cat(parts)[torch.cat(rows).argsort()]
+        return torch.cat(parts)[torch.cat(rows).argsort(stable=True)]
 
     def encode(self, item_MLD: Tensor, events: Events) -> Tensor:
         """(M, L, D): after each event of the windows what is said of the user."""
