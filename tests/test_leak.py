@@ -113,14 +113,17 @@ def test_a_training_batch_reads_no_event_of_the_row_or_behind_it(
     moment = int(time_N[place_B].median())
     early_B = time_N[place_B] < moment
     model = modules[mixer].model.eval()
+    late_N = whole.time >= moment
+    logs = [whole, *[*changed(whole, late_N, 3)][1:]]
+    logs.append(whole._replace(time=torch.where(late_N, whole.time + 9 * 86_400, whole.time)))
     outputs = []
-    replaced = [*changed(whole, whole.time >= moment, 3)][1]
-    for log in (whole, replaced):
+    for log in logs:
         seen = told(rows, EventLog(log, schema.user.size), "log", (event_N, time_N))
         with torch.no_grad():
             outputs.append(model(seen.take(place_B, shared=True).request).logits_BT)
-    assert torch.equal(outputs[0][early_B], outputs[1][early_B])
-    assert not torch.equal(outputs[0][~early_B], outputs[1][~early_B])
+    for other in outputs[1:]:
+        assert torch.equal(outputs[0][early_B], other[early_B])
+        assert not torch.equal(outputs[0][~early_B], other[~early_B])
 
 
 def test_the_model_reads_the_past_at_all(timed: Path, modules: dict[str, RecModule]) -> None:

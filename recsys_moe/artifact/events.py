@@ -1,4 +1,4 @@
-"""events.safetensors: the last events of each known user in training, for models that read them.
+"""events.safetensors: the last events of each user in the training and validation rows.
 
 `first` (U + 1), int64, and `item` int32, `value` float32, `time` int64 (P,): user u has the events
 first[u]:first[u + 1], by time.
@@ -37,9 +37,10 @@ def no_events(schema: Schema) -> dict[str, Tensor]:
     return {name: torch.zeros(size.get(name, 0), dtype=kind) for name, kind in TYPES.items()}
 
 
-def load_events(path: Path, schema: Schema) -> dict[str, Tensor]:
-    """Empty without the file. Raises DataError for one that does not fit the schema."""
-    if not path.is_file():
+def load_events(path: Path, schema: Schema, are_read: bool) -> dict[str, Tensor]:
+    """Empty for a model that reads none. Raises DataError for a file that is missing or does not
+    fit the schema."""
+    if not are_read:
         return {}
     with reading(path):
         events = load_file(path)

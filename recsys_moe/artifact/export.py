@@ -73,6 +73,7 @@ def export(
             calibrations=artifact.calibration,
             encoders=artifact.encoders,
             history=artifact.history,
+            events=artifact.events,
         )
         report = _describe(artifact, sum(p.stat().st_size for p in folder.iterdir()))
         report["formats"] = dict(write_graphs(artifact, folder, formats, progress))

@@ -85,7 +85,7 @@ class Artifact:
     `item_row` and `item_first` of `user_bag.table_RW`; empty for a model
     without histories, and for one that was written before folders kept them."""
     events: dict[str, torch.Tensor] = field(default_factory=dict)
-    """The last training events of users (see artifact/events.py), for sequence encoders."""
+    """The last known events of users (see artifact/events.py), for sequence encoders."""
     added_items: int = 0
     """Cold-start items, which come last (see inference/cold_start/new_items)."""
 
@@ -202,7 +202,7 @@ def load_artifact(path: Path) -> Artifact:
         calibration=calibration.load(folder / "calibration.json", schema),
         encoders=encoders,
         history=load_history(folder / HISTORY, schema, encoders),
-        events=load_events(folder / EVENTS, schema),
+        events=load_events(folder / EVENTS, schema, config.model.sequence != "none"),
         categories=_load_categories(folder / VOCABULARIES),
     )
 

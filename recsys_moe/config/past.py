@@ -46,7 +46,7 @@ class Past:
             if value is not None and not read:
                 raise ConfigError(
                     f"{option} {value} needs a model that reads events, got model.sequence: none; "
-                    "leave the option out, or train with --set model.sequence=decay"
+                    "leave the option out, or train with --set model.sequence=lru"
                 )
         if self.history == "frozen" and split == SPLITS[0]:
             raise ConfigError(
@@ -57,21 +57,23 @@ class Past:
     def of(
         self, config: Config, folder: Path, schema: Schema, split: str = "train"
     ) -> History | None:
-        """What rows of a split see; `split` tells what `frozen` leaves out.
+        """What rows of a split see: those of training other training rows, whatever the split is
+        by; `split` also tells what `frozen` leaves out.
 
         None for a model without a sequence encoder. Raises ConfigError and DataError.
         """
         if config.model.sequence == "none":
             return None
-        splits = SPLITS[: SPLITS.index(split)] if self.history == "frozen" else SPLITS
-        ties = self.tie_rule or config.data.tie_rule
+        place = SPLITS.index(split)
+        splits = SPLITS[:place] if self.history == "frozen" else SPLITS if place else SPLITS[:1]
+        ties = self._ties(config)
         log = read_log(folder, schema, splits)
         if ties == "shuffle":
             log = log.shuffled(SEED)
         timelines = Timelines(log, config.model.sequence_length)
         return History(timelines, "strict" if ties == "strict" else "log")
 
-    def seen(self, folder: Path, schema: Schema) -> History | None:
+    def seen(self, config: Config, folder: Path, schema: Schema) -> History | None:
         """What was before rows in the log, whatever the model reads; None where no list asks.
 
         Raises ConfigError for a folder without the order of events.
@@ -84,17 +86,21 @@ class Past:
                 f"{folder} of --protocol {schema.protocol}; prepare with --protocol time or "
                 "leave-last"
             )
-        log = read_log(folder, schema)
-        return History(
-            Timelines(log.shuffled(SEED) if self.tie_rule == "shuffle" else log, 1), "log"
-        )
+        log, ties = read_log(folder, schema), self._ties(config)
+        timelines = Timelines(log.shuffled(SEED) if ties == "shuffle" else log, 1)
+        return History(timelines, "strict" if ties == "strict" else "log")
+
+    def _ties(self, config: Config) -> str:
+        """As asked for; else as in training, and of a model that reads no events the log's."""
+        trained = "log" if config.model.sequence == "none" else config.data.tie_rule
+        return self.tie_rule or trained
 
     def described(self, config: Config) -> dict[str, str]:
-        """What `evaluate --json` says of it; empty for a model without a sequence encoder."""
+        """What `evaluate --json` says of it: what was read, and nothing else."""
+        ties = {"tie_rule": self._ties(config)}
         if config.model.sequence == "none":
-            return {}
-        ties = self.tie_rule or config.data.tie_rule
-        return {"history": self.history or HISTORIES[0], "tie_rule": ties}
+            return ties if self.is_successive else {}
+        return {"history": self.history or HISTORIES[0], **ties}
 
 
 def _one_of(option: str, value: str | None, known: tuple[str, ...]) -> None:

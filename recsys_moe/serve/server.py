@@ -114,7 +114,7 @@ def _journal(models: Models, settings: Settings) -> Journal | None:
     if models.current.predictor.store is None:
         raise ConfigError(
             f"--events needs a model that reads events, got {models.path} with "
-            "model.sequence=none; omit --events, or train with model.sequence=decay"
+            "model.sequence=none; omit --events, or train with model.sequence=lru"
         )
     journal, store = Journal(settings.events), settings.store
     try:

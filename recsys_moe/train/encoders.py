@@ -39,11 +39,12 @@ def set_encoder_entries(
         encoders.user_bag.set_entries(*bag_entries(rows, schema, levels, of_items=True))
 
 
-def training_events(config: Config, folder: Path, schema: Schema) -> dict[str, Tensor]:
-    """What a model folder keeps of the training rows' events; {} for a model that reads none."""
+def known_events(config: Config, folder: Path, schema: Schema) -> dict[str, Tensor]:
+    """What a model folder keeps: the last events of users in the training and validation rows, all
+    that its evaluation on the test rows begins from; {} for a model that reads none."""
     if config.model.sequence == "none":
         return {}
-    return last_events(read_log(folder, schema, SPLITS[:1]), config.model.sequence_length)
+    return last_events(read_log(folder, schema, SPLITS[:2]), config.model.sequence_length)
 
 
 def bag_rows(model: Recommender) -> dict[str, Tensor]:

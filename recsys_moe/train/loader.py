@@ -16,7 +16,7 @@ from recsys_moe.config.settings import Config, as_config
 from recsys_moe.data.batches import EvalBatches, TrainBatches, batches_per_epoch
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.negatives import ResampledNegatives
-from recsys_moe.data.rows import Batch, Columns, History
+from recsys_moe.data.rows import Batch, Columns
 from recsys_moe.data.streaming import StreamBatches, open_rows, rows_within
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema, check_split
@@ -67,7 +67,7 @@ class RecDataModule(lightning.LightningDataModule):
             )
         self.config = wanted
         self._rows.clear()
-        for name in ("_negatives", "_features_only", "history"):
+        for name in ("_negatives", "_features_only"):
             self.__dict__.pop(name, None)
 
     def rows(self, split: str) -> Rows:
@@ -76,14 +76,9 @@ class RecDataModule(lightning.LightningDataModule):
             memory = self.config.data.max_memory_mb
             most = self.window if split == "train" else self._rows_within(memory)
             read: dict[str, Any] = {"context": chosen_context(self.config, self.schema)}
-            read["history"] = self.history
+            read["history"] = Past().of(self.config, self.folder, self.schema, split)
             self._rows[split] = open_rows(self.folder, self.schema, split, most, **read)
         return self._rows[split]
-
-    @cached_property
-    def history(self) -> History | None:
-        """What rows see of the past; None for a model that reads none. Raises ConfigError."""
-        return Past().of(self.config, self.folder, self.schema)
 
     def open(self) -> None:
         """Open what training reads, before anything is written. Raises ConfigError, DataError."""

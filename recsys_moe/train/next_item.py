@@ -74,6 +74,10 @@ class NextItem:
             return -torch.cat([own_P1, other_PS], 1).log_softmax(1)[:, 0].sum()
 
     def _factors(self, model: Recommender, user_PD: Tensor, item_N: Tensor) -> list[Tensor]:
+        encoders = model.encoders
+        if encoders is not None and encoders.user_bag is not None:
+            # In the bag of its own item a row's user would tell the item from all others.
+            model = model.with_parts(encoders=encoders.without("user_bag"))
         factors = model.product(user_PD, model.encode_items(of_items(item_N)), self.column)
         assert factors is not None  # `build_next_item` refuses such models
         return [one.float() for one in factors]

@@ -143,3 +143,18 @@ def test_a_shuffle_has_another_order_in_some_second() -> None:
     shuffled = EventLog(rows, 1).shuffled(0)
     assert shuffled.item_P.tolist() != list(range(10))
     assert sorted(shuffled.item_P.tolist()) == list(range(10))
+
+
+def test_stretches_stay_together_and_their_order_is_random() -> None:
+    """4 users of 40 rows in stretches of 10: 4 or 5 each, so at most 20 runs, in another order for
+    each seed."""
+    first_N = torch.arange(4).repeat_interleave(40) * 100
+    span_N2 = torch.stack([first_N, first_N + torch.arange(40).repeat(4)], 1)
+    orders = []
+    for seed in range(3):
+        order_N = window_order(span_N2, 10, torch.Generator().manual_seed(seed))
+        user_N, place_N = order_N // 40, order_N % 40
+        goes_on_N = (user_N.diff() == 0) & (place_N.diff() == 1)
+        assert 10 <= 1 + int((~goes_on_N).sum()) <= 20
+        orders.append(order_N.tolist())
+    assert orders[0] != orders[1] != orders[2] != sorted(orders[2])

@@ -79,7 +79,7 @@ def gain(predictor: Predictor, row: Row, data: Path, ties: str) -> float:
     events = log.windows(span, LENGTH)
     assert events.item[0, : int(events.place[0])].tolist() == items[before_P][-LENGTH:].tolist()
     logits_I = predictor.catalogue_logits(user, 0, None, events)[0]
-    seen = {*items[place_P < row.event].tolist()} - {row.item}
+    seen = {*items[before_P].tolist()} - {row.item}
     order = [i for i in logits_I.argsort(descending=True, stable=True).tolist() if i not in seen]
     rank = order.index(row.item)
     return 1 / math.log2(rank + 2) if rank < 5 else 0.0

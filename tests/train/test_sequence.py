@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +10,16 @@ import pytest
 import torch
 
 from recsys_moe.artifact.evaluate import evaluate_artifact
+from recsys_moe.artifact.export import export
 from recsys_moe.config.settings import parse_config
-from recsys_moe.errors import ConfigError
+from recsys_moe.data.rows import Columns
+from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.inference.evaluation.ranking import evaluate_ranking
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.model.encoders.mixers import MIXERS
 from recsys_moe.train.fit import fit
+from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.module import RecModule
 from tests.conftest import SEQUENCE_MODEL, TINY_MODEL
 from tests.train.processes.test_encoder_devices import fit_on_two
 
@@ -45,14 +50,12 @@ def test_order_is_learned_where_only_order_tells(timed: Path, tmp_path: Path, mi
 
 def test_a_run_is_evaluated_on_the_events_before_each_row(timed_run: Path) -> None:
     """What `fit` found on validation, `evaluate` finds on the model folder."""
-    found = evaluate_artifact(timed_run, "val", None)
+    found = json.loads((timed_run / "evaluation" / "val.json").read_text())
     again = evaluate_artifact(timed_run / "model", "val", timed_run_data(timed_run))
     assert found["loss"] == pytest.approx(again["loss"], abs=1e-6)
 
 
 def timed_run_data(run: Path) -> Path:
-    import json
-
     return Path(json.loads((run / "data.lock.json").read_text())["folder"])
 
 
@@ -156,3 +159,40 @@ def test_a_model_without_user_ids_scores_known_and_new_users_of_equal_events_ali
 def test_user_ids_are_left_out_with_biases_only() -> None:
     with pytest.raises(ConfigError, match="model.biases must be false with model.user_ids=false"):
         parse_config(config(model={"user_ids": False}))
+
+
+def test_an_exported_folder_keeps_the_events_of_its_users(timed_run: Path, tmp_path: Path) -> None:
+    export(timed_run, tmp_path / "out")
+    before, after = Predictor.load(timed_run), Predictor.load(tmp_path / "out")
+    assert before.recommend(["u1", "u2"], 5) == after.recommend(["u1", "u2"], 5)
+    (tmp_path / "out" / "events.safetensors").unlink()
+    with pytest.raises(DataError, match=r"events.safetensors is missing"):
+        Predictor.load(tmp_path / "out")
+
+
+def test_training_rows_read_no_event_of_another_split_however_the_rows_were_split(
+    timed: Path,
+) -> None:
+    """Of a random split, too: training has a log of its own."""
+    data = RecDataModule(timed, parse_config(config()))
+    logs = []
+    for split in ("train", "val"):
+        rows = data.rows(split)
+        assert isinstance(rows, Columns) and rows.timelines is not None
+        logs.append(rows.timelines.log)
+    assert len(logs[0]) == data.schema.labels["train"]["watch"]["positive"] < len(logs[1])
+
+
+def test_the_loss_of_the_next_item_does_not_look_into_the_users_of_the_item(timed: Path) -> None:
+    """In its item's bag a row's own user would give the item away: without the bag's table the
+    loss is the same."""
+    made = RecModule(config(model={"user_bag": "users", "bag_dim": 0}))
+    data = RecDataModule(timed, made.config)
+    made.set_up(data)
+    assert made.next_item is not None and made.model.encoders is not None
+    batch, losses = next(iter(data.train_batches(0))), []
+    output = made.model(batch.request)
+    for std in (0.0, 1.0):
+        torch.nn.init.normal_(made.model.encoders.user_bag.table_RW, std=std)
+        losses.append(made.next_item(made.model, output, batch, 0).detach())
+    assert torch.equal(*losses)

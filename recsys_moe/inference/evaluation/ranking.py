@@ -172,7 +172,7 @@ def _rows(
     context = chosen_context(config, trained)
     most = rows_within(schema, config.data.max_memory_mb, context=len(context))
     read: dict[str, Any] = {"context": context, "history": past.of(config, folder, schema, split)}
-    read["seen"] = past.seen(folder, schema)
+    read["seen"] = past.seen(config, folder, schema)
     return ranking_rows(folder, schema, split, wanted=wanted, most=most, **read)
 
 

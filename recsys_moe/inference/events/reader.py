@@ -14,7 +14,7 @@ from recsys_moe.schema import Schema
 
 NO_EVENTS = (
     "the model reads no events (model.sequence=none); omit the events, or train with "
-    "model.sequence=decay"
+    "model.sequence=lru"
 )
 
 

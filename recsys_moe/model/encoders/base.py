@@ -4,6 +4,7 @@ entities and one more for the OOV id, D width of the embeddings.
 
 from __future__ import annotations
 
+import copy
 from functools import reduce
 from operator import add
 from typing import Any, ClassVar, Literal
@@ -76,6 +77,12 @@ class Encoders(nn.Module):
     def reads_events(self) -> bool:
         """Whether a part of it reads `Request.events`."""
         return self.sequence is not None
+
+    def without(self, name: str) -> Encoders:
+        """A copy without a part; it shares the others."""
+        result = copy.copy(self)
+        result._modules = {**self._modules, name: None}
+        return result
 
     def of_entity(self, entity: Entity) -> list[Encoder]:
         """Those of users or of items."""

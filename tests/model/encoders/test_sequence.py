@@ -18,7 +18,8 @@ def encoder(mixer: str) -> EventSequence:
     torch.manual_seed(0)
     made = EventSequence(mixer, DIM, length=LENGTH, blocks=2, dropout=0.0)
     torch.nn.init.normal_(made.nothing_D)
-    torch.nn.init.normal_(made.about_3D)
+    for parameter in (made.about_3D, made.expected_D, made.so_far_2D):
+        torch.nn.init.normal_(parameter)
     return made.eval()
 
 
