@@ -47,7 +47,7 @@ ENTITIES = ("user", "item", "context")
 """Whose feature it is: the user's, the item's, or the single row's."""
 MOST = 2**31 - 1
 """Indices are int32; one is that of unknown ids."""
-EVENT = "event"
+EVENT, TIME = "event", "timestamp"
 """Column of split files: the place of a row, from 0, in its user's timeline over all splits."""
 FEATURE = "feature:"
 """Prefix of columns with features, which hold indices and standardised numbers."""

@@ -18,7 +18,7 @@ from recsys_moe.artifact.model_folder import NO_CATEGORIES, VOCABULARIES, Artifa
 from recsys_moe.artifact.periods import Periods, check_periods
 from recsys_moe.artifact.run_folder import DATA_LOCK
 from recsys_moe.artifact.segments import Segments
-from recsys_moe.config.encoders import chosen_context
+from recsys_moe.config.encoders import chosen_context, numbers_a_row
 from recsys_moe.config.past import Past
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.columns import Rows, reading
@@ -75,7 +75,8 @@ def open_split(
 ) -> Rows:
     """A split of prepared data with what the model reads of it. Raises DataError."""
     context = chosen_context(artifact.config, artifact.schema)
-    most = rows_within(schema, artifact.config.data.max_memory_mb, context=len(context))
+    numbers = numbers_a_row(artifact.config, artifact.schema)
+    most = rows_within(schema, artifact.config.data.max_memory_mb, context=numbers)
     history = past.of(artifact.config, folder, schema, split)
     return open_rows(folder, schema, split, most, context=context, history=history)
 

@@ -161,6 +161,12 @@ def chosen_context(config: Config, schema: Schema) -> tuple[FeatureColumn, ...]:
     return chosen
 
 
+def numbers_a_row(config: Config, schema: Schema) -> int:
+    """What the model reads of a row besides ids, for `rows_within`: context features, and first
+    and end of the events before it."""
+    return len(chosen_context(config, schema)) + 2 * (config.model.sequence != "none")
+
+
 def is_readable(feature: FeatureColumn) -> bool:
     """Whether a model can read this context feature."""
     return feature.kind != "multi" and feature.size < MOST_CATEGORIES

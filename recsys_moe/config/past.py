@@ -7,9 +7,9 @@ from pathlib import Path
 
 from recsys_moe.config.settings import Config
 from recsys_moe.data.histories import read_log
-from recsys_moe.data.rows import EVENT, History, Timelines
+from recsys_moe.data.rows import History, Timelines
 from recsys_moe.errors import ConfigError
-from recsys_moe.schema import SPLITS, Schema
+from recsys_moe.schema import EVENT, SPLITS, Schema
 
 HISTORIES, TIE_RULES = ("running", "frozen"), ("strict", "log", "shuffle")
 LISTS = ("user", "successive")

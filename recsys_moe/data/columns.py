@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.utils.dlpack import from_dlpack
 
-from recsys_moe.data.rows import EVENT, TIME, Columns, History
+from recsys_moe.data.rows import Columns, History
 from recsys_moe.files import check_kind
 from recsys_moe.kinds import Kind, kind_of
-from recsys_moe.schema import DataError, FeatureColumn, Schema
+from recsys_moe.schema import EVENT, TIME, DataError, FeatureColumn, Schema
 
 
 class StoredColumns:

@@ -10,10 +10,9 @@ import torch
 from recsys_moe.data.columns import StoredColumns
 from recsys_moe.data.entries import is_event
 from recsys_moe.data.events import EventLog, TimedRows
-from recsys_moe.data.rows import EVENT
 from recsys_moe.errors import ConfigError
 from recsys_moe.kinds import rating_task
-from recsys_moe.schema import SPLITS, Schema
+from recsys_moe.schema import EVENT, SPLITS, Schema
 
 
 def read_log(folder: Path, schema: Schema, splits: Sequence[str] = SPLITS) -> EventLog:

@@ -14,8 +14,6 @@ from torch import Tensor
 from recsys_moe.data.events import EventLog
 from recsys_moe.model.request import Events, Request
 
-EVENT, TIME = "event", "timestamp"
-"""Columns of split files."""
 TieRule = Literal["strict", "log"]
 
 

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from recsys_moe.data.columns import known_values, reading
 from recsys_moe.errors import ConfigError
+from recsys_moe.schema import TIME
 
-TIME = "timestamp"
 UNKNOWN = -(2**63)
 """Of a row without a time."""
 

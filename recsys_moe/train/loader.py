@@ -10,7 +10,7 @@ from typing import Any
 import lightning
 
 from recsys_moe.config.diff import differences, shown
-from recsys_moe.config.encoders import chosen_context, chosen_features
+from recsys_moe.config.encoders import chosen_context, chosen_features, numbers_a_row
 from recsys_moe.config.past import Past
 from recsys_moe.config.settings import Config, as_config
 from recsys_moe.data.batches import EvalBatches, TrainBatches, batches_per_epoch
@@ -96,9 +96,8 @@ class RecDataModule(lightning.LightningDataModule):
         return self._rows_within(settings.max_memory_mb, shifted)
 
     def _rows_within(self, megabytes: int, shifted: bool = False) -> int:
-        context = len(chosen_context(self.config, self.schema))
-        context += 2 * (self.config.model.sequence != "none")  # first and end of what is before
-        return rows_within(self.schema, megabytes, shifted=shifted, context=context)
+        numbers = numbers_a_row(self.config, self.schema)
+        return rows_within(self.schema, megabytes, shifted=shifted, context=numbers)
 
     def train_dataloader(self) -> EachEpoch:
         return EachEpoch(self)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.evaluate import data_of
 from recsys_moe.artifact.model_folder import load_artifact
-from recsys_moe.config.encoders import chosen_context
+from recsys_moe.config.encoders import chosen_context, numbers_a_row
 from recsys_moe.config.past import Past
 from recsys_moe.data.streaming import rows_within
 from recsys_moe.inference.evaluation.ranking_metrics import SEED, means
@@ -170,7 +170,7 @@ def _rows(
 ) -> RankingRows:
     config, trained = predictor.artifact.config, predictor.artifact.schema
     context = chosen_context(config, trained)
-    most = rows_within(schema, config.data.max_memory_mb, context=len(context))
+    most = rows_within(schema, config.data.max_memory_mb, context=numbers_a_row(config, trained))
     read: dict[str, Any] = {"context": context, "history": past.of(config, folder, schema, split)}
     read["seen"] = past.seen(config, folder, schema)
     return ranking_rows(folder, schema, split, wanted=wanted, most=most, **read)
