@@ -25,6 +25,8 @@ class EventReader:
         number = rating_task(schema.tasks)
         self._rated = None if number is None else schema.tasks[number]
         self._mean, self._std = rating_scale(schema)
+        counts = {} if self._rated is None else schema.counts("train", self._rated.name)
+        self._range = counts.get("min", -math.inf), counts.get("max", math.inf)
 
     def read(self, given: Iterable[GivenEvent], *, of_users: bool) -> list[Event]:
         """See `read_events`. Raises DataError for a rating outside the range of the task, too."""
@@ -35,8 +37,15 @@ class EventReader:
         return events
 
     def standardised(self, value: float) -> float:
-        """A rating in standard deviations of training; NaN of a missing one."""
-        return math.nan if self._rated is None else (value - self._mean) / self._std
+        """A rating in standard deviations of training; NaN of a missing one.
+
+        Beyond the training labels it counts as the nearest of them: what the model never saw
+        would move its scores anywhere.
+        """
+        if self._rated is None or math.isnan(value):
+            return math.nan
+        low, high = self._range
+        return (min(max(value, low), high) - self._mean) / self._std
 
     def _check(self, row: int, value: float) -> None:
         if self._rated is None:

@@ -276,3 +276,12 @@ def test_a_model_that_reads_no_events_refuses_them_with_the_remedy(run: Path) ->
         with pytest.raises(DataError, match=r"model\.sequence=none\); omit .* or train with"):
             call()
     assert plain.store is None
+
+
+def test_a_rating_beyond_all_of_training_counts_as_the_nearest_one(predictor: Predictor) -> None:
+    """Ratings of the log are 1 to 5."""
+    found = []
+    for value in (5, 44):
+        event = {"item": "i3", "time": 1_002_000_000, "value": value}
+        found.append(scores(predictor, [ColdUser(events=[event])]))
+    assert torch.equal(*found)
