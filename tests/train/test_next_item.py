@@ -36,6 +36,8 @@ def test_no_positive_rows_are_a_loss_of_zero() -> None:
 class Product:
     """A model whose vectors are its factors."""
 
+    encoders = None
+
     def __init__(self, items: int) -> None:
         self.num_items = items
         self.item_ND = torch.randn(items, 4, generator=torch.Generator().manual_seed(1))

@@ -175,4 +175,4 @@ def test_the_command_prints_a_table_of_periods_and_json(data: Path, tmp_path: Pa
     results = json.loads(again.stdout)
     assert len(results["periods"]) == 4
     seconds = {one["update"]: one["seconds"] for one in results["summary"]}
-    assert seconds["none"] == 0 < seconds["continue"]
+    assert seconds["none"] == 0 <= seconds["continue"]  # rounded: a tiny epoch can be 0
