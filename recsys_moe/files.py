@@ -83,10 +83,10 @@ def replacing_path(path: Path, *, keep: Path | None = None) -> Iterator[Path]:
                 part.unlink(missing_ok=True)
             name_it(path, error)
             raise
-        _sync_folder(path.parent)
+        sync_folder(path.parent)
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Make the names in a folder durable, where the system can."""
     if os.name == "posix":
         number = os.open(folder, os.O_RDONLY)

@@ -53,7 +53,7 @@ def evaluate_artifact(
     folder, schema = data_of(path, artifact, data)
     by_time = [] if periods is None else [periods_of(folder, schema, split, periods)]
     rows = open_split(artifact, folder, schema, split, past=past)
-    train = open_split(artifact, folder, schema, "train")
+    train = open_split(artifact, folder, schema, "train", past=None)  # for counts alone
     batches = EvalBatches(rows, artifact.config.eval_rows)
     result = evaluate_model(
         artifact.model,
@@ -71,13 +71,13 @@ def evaluate_artifact(
 
 
 def open_split(
-    artifact: Artifact, folder: Path, schema: Schema, split: str, *, past: Past = WHOLE
+    artifact: Artifact, folder: Path, schema: Schema, split: str, *, past: Past | None = WHOLE
 ) -> Rows:
     """A split of prepared data with what the model reads of it. Raises DataError."""
     context = chosen_context(artifact.config, artifact.schema)
     numbers = numbers_a_row(artifact.config, artifact.schema)
     most = rows_within(schema, artifact.config.data.max_memory_mb, context=numbers)
-    history = past.of(artifact.config, folder, schema, split)
+    history = None if past is None else past.of(artifact.config, folder, schema, split)
     return open_rows(folder, schema, split, most, context=context, history=history)
 
 

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from recsys_moe.data.columns import Rows
-from recsys_moe.data.rows import Columns
+from recsys_moe.data.rows import Columns, joined
 from recsys_moe.errors import DataError
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.request import Request
@@ -72,11 +72,7 @@ def take_rows(rows: Rows, row_N: Tensor) -> Columns:
         inside_N = (row_N >= start) & (row_N < start + len(chunk))
         parts.append(replace(chunk.part(row_N[inside_N] - start), weight=None, offset=None))
         start += len(chunk)
-    joined, place = parts[0].room(sum(map(len, parts))), 0
-    for part in parts:
-        joined.put(place, part)
-        place += len(part)
-    return joined
+    return joined(parts)
 
 
 @torch.inference_mode()

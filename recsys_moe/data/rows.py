@@ -5,7 +5,7 @@ Axes: B batch, T tasks, N rows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
@@ -129,3 +129,12 @@ class Columns:
     def chunks(self) -> Iterator[Columns]:
         """The rows in order: here all at once, from disk by row group."""
         yield self
+
+
+def joined(parts: Sequence[Columns]) -> Columns:
+    """The rows of all parts, at least one, one after the other."""
+    whole, place = parts[0].room(sum(map(len, parts))), 0
+    for part in parts:
+        whole.put(place, part)
+        place += len(part)
+    return whole

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.events import EventLog
-from recsys_moe.data.rows import Columns
+from recsys_moe.data.rows import Columns, joined
 from recsys_moe.inference.evaluation.ranking_wanted import Wanted
 from recsys_moe.schema import Schema
 
@@ -46,10 +46,6 @@ def successive(rows: Rows, seen: Rows, wanted: Wanted, schema: Schema) -> Succes
         parts.append(chunk.part(known_N))
         spans.append(with_seen.history[known_N])
     assert log is not None
-    joined, place = parts[0].room(sum(map(len, parts))), 0
-    for part in parts:
-        joined.put(place, part)
-        place += len(part)
-    seen_L2 = torch.cat(spans).long()
-    order_L = (joined.user.long() * (len(log) + 1) + seen_L2[:, 1]).argsort(stable=True)
-    return Successive(log, seen_L2[order_L], joined.part(order_L), left_out)
+    whole, seen_L2 = joined(parts), torch.cat(spans).long()
+    order_L = (whole.user.long() * (len(log) + 1) + seen_L2[:, 1]).argsort(stable=True)
+    return Successive(log, seen_L2[order_L], whole.part(order_L), left_out)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys_moe.errors import ConfigError, DataError, RunError
+from recsys_moe.files import sync_folder
 from recsys_moe.inference.events.observed import Event, read_event
 
 logger = logging.getLogger("recsys_moe")
@@ -37,7 +38,7 @@ class Journal:
             is_new = not path.exists()
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             if is_new:
-                _sync_folder(path.absolute().parent)
+                sync_folder(path.absolute().parent)
         except OSError as error:
             reason = error.strerror or error
             remedy = "choose a file in a folder that may be written"
@@ -123,13 +124,3 @@ def _lock(file: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def _sync_folder(folder: Path) -> None:
-    """A new file's name is on the disk after this."""
-    if os.name == "posix":
-        number = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(number)
-        finally:
-            os.close(number)
