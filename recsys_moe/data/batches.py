@@ -177,9 +177,12 @@ class EvalBatches:
     Rows of a single row group, hence all rows in memory, are not copied.
     """
 
-    def __init__(self, rows: Rows, batch_size: int, *, rank: int = 0, world: int = 1) -> None:
+    def __init__(
+        self, rows: Rows, batch_size: int, *, step: int = 1, rank: int = 0, world: int = 1
+    ) -> None:
+        """`step`: of windows of events, see `EventLog.windows`."""
         self.rows = rows
-        self.batch_size = batch_size
+        self.batch_size, self.step = batch_size, step
         self.bounds = part_bounds(0, -(-len(rows) // batch_size), rank, world)
 
     def __len__(self) -> int:
@@ -190,7 +193,8 @@ class EvalBatches:
         read = lru_cache(1)(self.rows.group)
         for batch in range(*self.bounds):
             start = batch * self.batch_size
-            yield gathered(cut(pieces, start, start + self.batch_size), read).take(slice(None))
+            rows = gathered(cut(pieces, start, start + self.batch_size), read)
+            yield rows.take(slice(None), step=self.step)
 
 
 class Piece(NamedTuple):

@@ -107,22 +107,27 @@ class EventLog:
         user_B = torch.where(user_B < 0, self.num_users, user_B).clamp(max=self.num_users)
         return torch.stack([self.first_U[user_B], self.first_U[user_B + 1]], 1).int()
 
-    def windows(self, span_B2: Tensor, length: int, *, shared: bool = False) -> Events:
-        """The last `length` events of each span, where the same spans share a window.
+    def windows(
+        self, span_B2: Tensor, length: int, *, step: int = 1, shared: bool = False
+    ) -> Events:
+        """The last `length` events of each span; rows whose windows begin at the same event share
+        one, so that an encoder runs once for many rows.
 
-        `shared`, for training: rows of one user share windows of `length` events that end where a
-        span does, so that an encoder runs once for many rows; early places of one see less.
+        `step`: windows begin at every step-th event of a user, so that of longer histories a row
+        sees at least length - step + 1 events. `shared`, for training: windows of `length` events
+        end where a span does, and early places of one see less.
         """
         first_B, end_B = span_B2.long().unbind(1)
-        stop_B = end_B
+        more_B = (end_B - first_B - length).clamp(min=0)
+        begin_B, stop_B = first_B - (-more_B // step) * step, end_B
         if shared:
             user_V, user_B = first_B.unique(return_inverse=True)
             last_V = torch.zeros_like(user_V).scatter_reduce(0, user_B, end_B, "amax")
             last_B = last_V[user_B]
             stop_B = last_B - (last_B - end_B) // length * length
-        both_M2, window_B = torch.stack([first_B, stop_B], 1).unique(dim=0, return_inverse=True)
-        first_M, stop_M = both_M2.unbind(1)
-        start_M = torch.maximum(first_M, stop_M - length)
+            begin_B = torch.maximum(first_B, stop_B - length)
+        start_M, window_B = begin_B.unique(return_inverse=True)
+        stop_M = start_M.scatter_reduce(0, window_B, stop_B, "amax")
         width = max(1, int((stop_M - start_M).max())) if len(start_M) else 1
         place_ML = start_M[:, None] + torch.arange(width)
         place_ML = place_ML.minimum(stop_M[:, None] - 1).clamp(min=0)

@@ -63,6 +63,25 @@ def test_rows_share_windows_in_training_and_see_at_most_their_own_past(
         assert seen == wanted[len(wanted) - place :]
 
 
+@given(logs(), st.integers(1, 5), st.data())
+def test_rows_of_windows_in_steps_see_all_but_less_than_a_step_of_a_window(
+    made: tuple[TimedRows, EventLog], length: int, data: st.DataObject
+) -> None:
+    rows, log = made
+    step = data.draw(st.integers(1, length))
+    user_B, event_B = torch.arange(USERS).repeat_interleave(10), torch.arange(10).repeat(USERS)
+    events = log.windows(log.span(user_B, event_B), length, step=step)
+    begins = set()
+    for row, (user, event) in enumerate(zip(user_B.tolist(), event_B.tolist(), strict=True)):
+        wanted, place = before(rows, user, event, "event"), int(events.place[row])
+        assert min(len(wanted), length - step + 1) <= place <= length
+        assert (len(wanted) - place) % step == 0
+        seen = events.item[events.window[row], :place].tolist()
+        assert seen == wanted[len(wanted) - place :]
+        begins.add((user, len(wanted) - place))
+    assert len(events.item) <= len(begins)
+
+
 def test_shared_windows_are_as_few_as_the_events_of_the_rows_fill() -> None:
     # 10 events of one user, a row after each: 3 windows of at most 4, ending at 10, 6 and 2.
     rows = TimedRows(
