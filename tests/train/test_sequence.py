@@ -143,8 +143,9 @@ def test_two_devices_train_a_sequence_nearly_as_one_does(timed: Path, tmp_path: 
 def test_a_model_without_user_ids_scores_known_and_new_users_of_equal_events_alike(
     timed: Path, tmp_path: Path
 ) -> None:
-    """And its saved model scores as the trained one did on validation."""
-    model = {"user_ids": False, "biases": False}
+    """And its saved model scores as the trained one did on validation, whose rows saw as much as
+    here: all of their histories."""
+    model = {"user_ids": False, "biases": False, "sequence_length": 100}
     found = fit(parse_config(config(model=model)), timed, tmp_path / "run")
     again = evaluate_artifact(tmp_path / "run", "val", timed)
     assert again["loss"] == pytest.approx(found["loss"], abs=1e-6)
