@@ -163,6 +163,8 @@ def near_ties(model: Recommender, request: Request) -> Tensor:
 
 def _scores(router: Router, routing: Routing, x_BD: Tensor) -> Tensor | None:
     """What the router chooses the largest of, up to a constant per row; None: it does not."""
+    if routing.log_mixture_BE is not None:
+        return routing.log_mixture_BE
     if routing.logits_BE is not None:
         return routing.logits_BE
     if routing.probs_BE is not None:

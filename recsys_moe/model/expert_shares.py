@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE
+from recsys_moe.routers.joint import route
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,8 @@ def expert_shares(
     need not sum to its logit. `scale_T`: logits per output of each tower.
     """
     explanation = []
-    for router, tower, scale in zip(moe.routers, towers, scale_T, strict=True):
-        routing = router(x_BD, user_B)
+    routings = route(moe.routers, x_BD, user_B)
+    for routing, tower, scale in zip(routings, towers, scale_T, strict=True):
         row_P, expert_P = routing.selected_BE.nonzero(as_tuple=True)
         weight_P = routing.weights_BE[row_P, expert_P]
         part_PH = weight_P[:, None] * _hidden(moe.experts, x_BD, row_P, expert_P)

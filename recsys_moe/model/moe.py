@@ -22,6 +22,7 @@ from recsys_moe.model.output_means import ExpertOutputMeans, output_means_for
 from recsys_moe.model.penalties import check_names, penalty
 from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.base import AllSum
+from recsys_moe.routers.joint import check_alike, choose_jointly, route
 from recsys_moe.routers.replay import replayed, runs_again
 from recsys_moe.seeds import stream_seed
 
@@ -67,6 +68,7 @@ class MoE(nn.Module):
         if dispatch not in get_args(Dispatch):
             raise ValueError(f"dispatch must be one of {get_args(Dispatch)}, got {dispatch!r}")
         _check_shapes(experts, routers)
+        check_alike(routers)
         self.experts: Any = experts if isinstance(experts, Experts) else nn.ModuleList(experts)
         self.stacked = isinstance(experts, Experts)
         self.routers = nn.ModuleList(routers)
@@ -155,7 +157,7 @@ class MoE(nn.Module):
 
     def route(self, x_BD: Tensor, user_B: Tensor | None) -> tuple[Tensor, Tensor, list[Routing]]:
         """Weights and selection (B, T, E), and the routing of each task."""
-        routings = [router(x_BD, user_B) for router in self.routers]
+        routings = route(self.routers, x_BD, user_B)
         for router, routing in zip(self.routers, routings, strict=True):
             check_routing(routing, type(router).__name__, len(self.experts))
             if self.output_means is None and routing.default_weights_BE is not None:
@@ -185,7 +187,8 @@ class MoE(nn.Module):
             return self.dispatch == "sparse"
         if torch.compiler.is_compiling() or _is_captured(selected_BTE):
             return False  # static shapes
-        promised = sum(cast(Router, router).max_selected for router in self.routers)
+        most = [cast(Router, router).max_selected for router in self.routers]
+        promised = max(most) if choose_jointly(self.routers) else sum(most)
         if promised < DENSE_FROM * len(self.experts):
             return True
         # Routers that become sparse as their gates saturate promise nothing: look.

@@ -19,6 +19,7 @@ from recsys_moe.model.recommender import ModelShape, Recommender
 from recsys_moe.model.request import Request
 from recsys_moe.routers import Router, RouterShape, Routing, find_router
 from recsys_moe.routers.base import AllSum, full_precision
+from recsys_moe.routers.joint import route
 
 
 class MoENetwork(Recommender):
@@ -72,7 +73,7 @@ class MoENetwork(Recommender):
 
     def routings(self, request: Request) -> list[Routing]:
         x_BD, user_B = self.encode(request), self.known(request).user
-        return [router(x_BD, user_B) for router in self.routers]
+        return route(self.routers, x_BD, user_B)
 
     def auxiliary_loss(self, output: Output, weights: Mapping[str, float]) -> Tensor:
         """A sum over the routers of the tasks, without task weights."""

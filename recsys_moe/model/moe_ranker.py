@@ -10,7 +10,8 @@ Axes: U users, N items, B pairs, P chosen (pair, expert), E experts, D embedding
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -22,10 +23,15 @@ from recsys_moe.model.pair_plan import plan_pairs, starts
 from recsys_moe.model.precomputed import Precomputed
 from recsys_moe.model.ranker import ROWS_PER_CHUNK, Ranker
 from recsys_moe.model.request import Request, of_users
-from recsys_moe.routers import Router, Routing
+from recsys_moe.routers import Routing
+from recsys_moe.routers.joint import route_task
 
 MAX_CACHE_MB = 512.0
 """Memory for precomputed item halves; others are computed for each chunk."""
+
+
+Route = Callable[[Tensor, Tensor], Routing]
+"""Inputs (B, D) and users (B,) -> the decision for a task."""
 
 
 class MoERanker(Ranker):
@@ -60,9 +66,10 @@ class MoERanker(Ranker):
     @torch.inference_mode()
     def pairs(self, users: Request, place_B: Tensor, item_B: Tensor, task: int) -> Tensor:
         number, output = self.model.shape.places[task]
-        router, tower = self.model.routers[number], self.model.towers[number]
+        routers, tower = self.model.routers, self.model.towers[number]
+        router = partial(route_task, routers, number)
         known = self._encoded(users)
-        alone = not (router.batch_dependent or self.draws.by_task[number])
+        alone = not (routers[number].batch_dependent or self.draws.by_task[number])
         if not alone:
             routed = self._routed_among_all(known, place_B, item_B, router)
         user_EUH = self._user_precomputed(known.vector_UD)
@@ -90,10 +97,10 @@ class MoERanker(Ranker):
             self.grid(of_users(user_U), torch.arange(self.model.num_items), task)
 
     def _routed_among_all(
-        self, users: _Users, place_B: Tensor, item_B: Tensor, router: Router
+        self, users: _Users, place_B: Tensor, item_B: Tensor, router: Route
     ) -> Routing:
         """Routing of the pairs, each user's whole catalogue routed at once."""
-        none_BE = torch.empty(0, router.shape.num_experts)
+        none_BE = torch.empty(0, len(self._user_EDH))
         parts = [Routing(none_BE, none_BE.bool())]
         for place in range(len(users.index_U)):
             with self.draws.seeded():
@@ -104,11 +111,10 @@ class MoERanker(Ranker):
             parts.append(_rows(_joined(routings), item_B[place_B == place]))
         return _joined(parts)
 
-    def _route(self, router: Router, users: _Users, place_B: Tensor, item_B: Tensor) -> Routing:
+    def _route(self, router: Route, users: _Users, place_B: Tensor, item_B: Tensor) -> Routing:
         x_BD = self._inputs(users.vector_UD, place_B, item_B)
         user_B = _of_users(users.index_U, place_B).expand(len(item_B))
-        routing: Routing = router(x_BD, user_B)
-        return routing
+        return router(x_BD, user_B)
 
     def _inputs(self, vector_UD: Tensor, place_B: Tensor, item_B: Tensor) -> Tensor:
         """What the router reads of the pairs (B, D)."""

@@ -127,8 +127,9 @@ class Routing:
     counts_BE: Tensor | None = None
     """Integers, how often each expert was drawn; None where it is once if selected."""
     default_weights_BE: Tensor | None = None
-    """>= 0, 0 where an expert is selected: weights with which the layer adds the running means of
-    outputs of experts that are not selected; None without such means."""
+    """>= 0, 0 where an expert is selected: weights of running means of outputs; None without."""
+    log_mixture_BE: Tensor | None = None
+    """Log of the tasks' mean probabilities, by which they chose jointly; None if each did alone."""
     losses: dict[str, Tensor] = field(default_factory=dict)
     """Named unweighted losses of the router itself; the training module weighs them."""
 

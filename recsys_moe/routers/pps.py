@@ -8,17 +8,19 @@ Axes: B batch, E experts, D input width.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits
+from recsys_moe.routers.base import Routing
+from recsys_moe.routers.joint import JointConfig, JointRouter, by_mixture, chosen_by, log_mixture
 from recsys_moe.routers.selection import keep_selected, largest_k, softmax_over
 
 
-class PPSRouter(GatedRouter):
+class PPSRouter(JointRouter):
     """Sampling router: an unbiased k-sparse estimate of the dense softmax.
 
     g = softmax((Ax + b) / temperature). Training draws exactly k experts, an expert with a large g
@@ -27,7 +29,7 @@ class PPSRouter(GatedRouter):
     softmax. Evaluation is deterministic: the softmax over the k largest logits, or dense.
     """
 
-    class Config(KConfig):
+    class Config(JointConfig):
         name: str = "pps"
         temperature: float = Field(default=1.0, gt=0, allow_inf_nan=False)
         """Divides the logits, so it changes the draws as well as the weights; > 0."""
@@ -42,19 +44,27 @@ class PPSRouter(GatedRouter):
         return self.shape.num_experts if dense else self.config.k
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
-        logits_BE = gate_logits(self.gate, x_BD)
-        if self.config.temperature != 1:
-            logits_BE = logits_BE / self.config.temperature
+        logits_BE = self.logits(x_BD)
         probs_BE = logits_BE.softmax(-1)
         if self.training:
-            return self._sampled(logits_BE, probs_BE)
+            return _weighed(*self._draw(logits_BE), logits_BE, probs_BE)
         if self.config.inference == "dense":
             everyone_BE = torch.ones_like(probs_BE, dtype=torch.bool)
             return Routing(probs_BE, everyone_BE, probs_BE, logits_BE)
         selected_BE = largest_k(logits_BE, self.config.k)
         return Routing(softmax_over(logits_BE, selected_BE), selected_BE, probs_BE, logits_BE)
 
-    def _sampled(self, logits_BE: Tensor, probs_BE: Tensor) -> Routing:
+    def together(self, routers: Sequence[JointRouter], x_BD: Tensor) -> list[Routing]:
+        logits = [router.logits(x_BD) for router in routers]
+        if not self.training:
+            return by_mixture(logits, self.max_selected)
+        log_q_BE = log_mixture([logits_BE.log_softmax(-1) for logits_BE in logits])
+        draw = self._draw(log_q_BE)
+        routings = [_weighed(*draw, logits_BE, logits_BE.softmax(-1)) for logits_BE in logits]
+        return chosen_by(log_q_BE, routings)
+
+    def _draw(self, logits_BE: Tensor) -> tuple[Tensor, Tensor]:
+        """The drawn experts, bool (B, E), and pi with 1 elsewhere."""
         generator, device = self.stream.generator(logits_BE.device), logits_BE.device
         order_E = torch.rand(logits_BE.shape[-1], generator=generator, device=device)
         order_E = order_E.argsort(stable=True)
@@ -62,9 +72,18 @@ class PPSRouter(GatedRouter):
         with torch.no_grad():
             inclusion_BE = inclusion_probabilities(logits_BE, self.config.k)
             selected_BE = sample_systematic(inclusion_BE, uniform_B, order_E)
-            inclusion_BE = inclusion_BE.to(probs_BE.dtype).masked_fill_(~selected_BE, 1)
-        weights_BE = keep_selected(probs_BE / inclusion_BE, selected_BE)
-        return Routing(weights_BE, selected_BE, probs_BE, logits_BE)
+            return selected_BE, inclusion_BE.to(logits_BE.dtype).masked_fill_(~selected_BE, 1)
+
+    @property
+    def max_sum(self) -> float:
+        return float(self.shape.num_tasks) if self.training and self.config.joint else 1.0
+
+
+def _weighed(
+    selected_BE: Tensor, inclusion_BE: Tensor, logits_BE: Tensor, probs_BE: Tensor
+) -> Routing:
+    weights_BE = keep_selected(probs_BE / inclusion_BE, selected_BE)
+    return Routing(weights_BE, selected_BE, probs_BE, logits_BE)
 
 
 def inclusion_probabilities(logits_BE: Tensor, k: int) -> Tensor:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import NO_ROWS, GatedRouter, KConfig, RouterShape, Routing, gate_logits
+from recsys_moe.routers.base import NO_ROWS, RouterShape, Routing, gate_logits
+from recsys_moe.routers.joint import JointConfig, JointRouter, by_mixture
 from recsys_moe.routers.permutation import LearnedPermutation
 from recsys_moe.routers.selection import largest_k, softmax_over
 
@@ -17,7 +19,7 @@ MIN_NOISE = 0.01
 """Least standard deviation of the noise, from the authors' code; the paper has none."""
 
 
-class TopKRouter(GatedRouter):
+class TopKRouter(JointRouter):
     """Keep the k largest logits and take the softmax over them, in training and evaluation.
 
     The gradient reaches the kept logits only; with k = 1 it is identically zero. `noise` adds
@@ -25,7 +27,7 @@ class TopKRouter(GatedRouter):
     starts at 0 as in the authors' code (which also starts the gate at 0; ours is Glorot-uniform).
     """
 
-    class Config(KConfig):
+    class Config(JointConfig):
         name: str = "topk"
         noise: bool = False
         """Add normal noise of a learned size to the logits in training."""
@@ -36,10 +38,18 @@ class TopKRouter(GatedRouter):
         permutation_entropy: float = Field(default=1e-4, ge=0, allow_inf_nan=False)
         """Weight of the permutation's entropy while it is learned."""
 
+        def check(self, num_experts: int) -> None:
+            super().check(num_experts)
+            if self.joint and self.permutation:
+                raise ValueError(
+                    "model.router.joint must be false with model.router.permutation=true, got "
+                    "true; set one of them to false"
+                )
+
         @property
         def idle_penalties(self) -> dict[str, str]:
             if not self.permutation:
-                return {}
+                return super().idle_penalties
             reason = "has no logits unless model.router.permutation=false"
             return dict.fromkeys(("load", "z_loss"), reason) | NO_ROWS
 
@@ -82,15 +92,26 @@ class TopKRouter(GatedRouter):
             self.permutation.set_epoch(epochs)
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
-        logits_BE = gate_logits(self.gate, x_BD)
-        noise: dict[str, Any] = {}
-        if self.training and self.config.noise:
-            scale_BE = F.softplus(gate_logits(self.noise_gate, x_BD)) + MIN_NOISE
-            noise = {"clean_logits_BE": logits_BE, "noise_scale_BE": scale_BE}
-            generator = self.stream.generator(logits_BE.device)
-            noise_BE = torch.empty_like(logits_BE).normal_(generator=generator)
-            logits_BE = logits_BE + noise_BE * scale_BE
+        logits_BE, noise = self._noisy(x_BD)
         selected_BE = largest_k(logits_BE, self.config.k)
         weights_BE = softmax_over(logits_BE, selected_BE)
         routing = Routing(weights_BE, selected_BE, logits_BE.softmax(-1), logits_BE, **noise)
         return routing if self.permutation is None else self.permutation(routing)
+
+    def together(self, routers: Sequence[JointRouter], x_BD: Tensor) -> list[Routing]:
+        noisy = [cast(TopKRouter, router)._noisy(x_BD) for router in routers]
+        routings = by_mixture([logits_BE for logits_BE, _ in noisy], self.config.k)
+        for routing, (_, noise) in zip(routings, noisy, strict=True):
+            vars(routing).update(noise)
+        return routings
+
+    def _noisy(self, x_BD: Tensor) -> tuple[Tensor, dict[str, Any]]:
+        """Logits, and what a Routing tells of their noise."""
+        logits_BE = self.logits(x_BD)
+        if not (self.training and self.config.noise):
+            return logits_BE, {}
+        scale_BE = F.softplus(gate_logits(self.noise_gate, x_BD)) + MIN_NOISE
+        generator = self.stream.generator(logits_BE.device)
+        noise_BE = torch.empty_like(logits_BE).normal_(generator=generator)
+        noise = {"clean_logits_BE": logits_BE, "noise_scale_BE": scale_BE}
+        return logits_BE + noise_BE * scale_BE, noise

@@ -26,6 +26,7 @@ from recsys_moe.model.ranker import Ranker
 from recsys_moe.model.recommender import ModelShape
 from recsys_moe.model.request import Request, of_users
 from recsys_moe.routers import ROUTERS, find_router
+from recsys_moe.routers.joint import route
 
 USERS, ITEMS, SEED = 7, 23, 3
 SETTINGS: dict[str, dict[str, Any]] = {
@@ -33,6 +34,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "expert_choice": {"name": "expert_choice", "eval_group": 5},
     "moesart, dense": {"name": "moesart", "inference": "dense"},
     "moesart, sampled": {"name": "moesart", "inference": "sampled"},
+    **{f"{name}, joint": {"name": name, "joint": True} for name in ("moesart", "pps", "topk")},
+    "moesart, joint, sampled": {"name": "moesart", "joint": True, "inference": "sampled"},
 }
 
 
@@ -68,7 +71,7 @@ def naive(model: MultiTaskMoE, user_B: Tensor, item_B: Tensor) -> Tensor:
     """(B, T): pairs in one batch, all experts evaluated."""
     model.reseed(SEED)
     x_BD = torch.cat([model.user_embedding(user_B), model.item_embedding(item_B)], -1)
-    routings = [router(x_BD, user_B) for router in model.routers]
+    routings = route(model.routers, x_BD, user_B)
     experts, weights_BTE = model.moe.experts, torch.stack([r.weights_BE for r in routings], 1)
     mixed_BTH = naive_moe(x_BD, weights_BTE, experts.kernel_EDH, experts.bias_EH)
     if model.moe.output_means is not None:

@@ -1,0 +1,134 @@
+"""Joint choice: loss against experts visited per example, with one choice for all tasks or many.
+
+    python -m research.joint --data data/ml-100k --out runs/joint [--forms apart-2,joint-3]
+                             [--seeds 5] [--config movielens_100k] [--rows FILE] [--table]
+
+Trains each form and seed to its end, tests it and adds a line to FILE
+(research/results/joint.csv), seed by seed, so that every seed has all forms before the next one
+starts. What has a line is not run again; an interrupted run goes on. --table prints what is there.
+"""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import common
+from research.routers.run import command, commit
+
+ROWS = Path(__file__).parent / "results" / "joint.csv"
+FORMS = {
+    "apart-2": {"k": 2},
+    "joint-2": {"k": 2, "joint": True},
+    "joint-3": {"k": 3, "joint": True},
+    "joint-4": {"k": 4, "joint": True},
+    "joint-2-iii": {"k": 2, "joint": True, "strategy": "iii"},
+    "joint-3-iii": {"k": 3, "joint": True, "strategy": "iii"},
+    "joint-4-iii": {"k": 4, "joint": True, "strategy": "iii"},
+    "joint-3-pps": {"k": 3, "joint": True, "name": "pps"},
+}
+"""Settings of `model.router` beside those of the configuration."""
+FIGURES = ("loss", "watch.auc", "rating.mse", "visited")
+COLUMNS = ("form", "seed", *(f"val.{name}" for name in FIGURES), *FIGURES, "best_epoch", "commit")
+Line = dict[str, str]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = common.parser(__doc__, rounds=1, clock=False)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--forms", default="apart-2,joint-2,joint-3,joint-4")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--config", default="movielens_100k")
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--table", action="store_true")
+    options = common.parse(parser, argv)
+    if not options.table:
+        for form, seed in missing(options.rows, options.forms.split(","), options.seeds):
+            add(finish(form, seed, options), options.rows)
+    sys.stdout.write("\n".join(table(read(options.rows))) + "\n")
+
+
+def missing(path: Path, forms: Sequence[str], seeds: int) -> Iterator[tuple[str, int]]:
+    """Asked anew after each, as another process may have made a line."""
+    for seed in range(seeds):
+        for form in forms:
+            if not any((line["form"], line["seed"]) == (form, str(seed)) for line in read(path)):
+                yield form, seed
+
+
+def finish(form: str, seed: int, options: Any) -> Line:
+    run, data = options.out / f"{form}-seed{seed}", options.data
+    router = [f"model.router.{key}={value}" for key, value in FORMS[form].items()]
+    words = ["--data", data, "--config", options.config, "--seed", seed, "--out", run]
+    for word in router:
+        words += ["--set", word]
+    if not (run / "model").exists():
+        command("fit", *words, "--resume", "auto")
+    val, test = (
+        command("evaluate", run, "--data", data, "--split", split, "--json")[1]
+        for split in ("val", "test")
+    )
+    figures = {f"val.{name}": value for name, value in figures_of(val).items()} | figures_of(test)
+    written = {name: f"{value:.6f}" for name, value in figures.items()}
+    own = {"form": form, "seed": str(seed), "best_epoch": str(test["epoch"]), "commit": commit()}
+    return own | written
+
+
+def figures_of(found: dict[str, Any]) -> dict[str, float]:
+    """Those of FIGURES."""
+    tasks = found["tasks"]
+    watch, rating = tasks["watch"]["auc"], tasks["rating"]["mse"]
+    values = (found["loss"], watch, rating, found["experts_per_example"])
+    return dict(zip(FIGURES, values, strict=True))
+
+
+def read(path: Path) -> list[Line]:
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+def add(line: Line, path: Path) -> None:
+    is_new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, COLUMNS, lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow(line)
+
+
+def table(lines: Sequence[Line]) -> list[str]:
+    """Means over seeds with standard errors, fewest experts visited first."""
+    names = ("visited", "val.loss", "loss", "watch.auc", "rating.mse", "best_epoch")
+    rows = ["| form | seeds | " + " | ".join(names) + " |", "|---" * (len(names) + 2) + "|"]
+    forms = {line["form"] for line in lines}
+    by_form = {form: [line for line in lines if line["form"] == form] for form in forms}
+    for form, own in sorted(
+        by_form.items(), key=lambda item: (statistics.fmean(visits(item[1])), item[0])
+    ):
+        cells = [shown(name, [float(line[name]) for line in own]) for name in names]
+        rows.append(f"| `{form}` | {len(own)} | " + " | ".join(cells) + " |")
+    return rows
+
+
+def visits(lines: Sequence[Line]) -> list[float]:
+    return [float(line["visited"]) for line in lines]
+
+
+def shown(name: str, values: Sequence[float]) -> str:
+    mean = statistics.fmean(values)
+    if name in ("visited", "best_epoch"):
+        return f"{mean:.2f}"
+    if len(values) == 1:
+        return f"{mean:.4f}"
+    return f"{mean:.4f} +- {statistics.stdev(values) / len(values) ** 0.5:.4f}"
+
+
+if __name__ == "__main__":
+    main()
