@@ -180,7 +180,8 @@ class EvalBatches:
     def __init__(
         self, rows: Rows, batch_size: int, *, step: int = 1, rank: int = 0, world: int = 1
     ) -> None:
-        """`step`: of windows of events, see `EventLog.windows`."""
+        """`step`: of windows of events, see `EventLog.windows`. Above 1 the rows of a row group
+        come user after user, so that those of a batch share windows."""
         self.rows = rows
         self.batch_size, self.step = batch_size, step
         self.bounds = part_bounds(0, -(-len(rows) // batch_size), rank, world)
@@ -190,11 +191,18 @@ class EvalBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         pieces = [Piece(group, 0, rows) for group, rows in enumerate(self.rows.sizes)]
-        read = lru_cache(1)(self.rows.group)
+        read = lru_cache(1)(self.rows.group if self.step == 1 else self._by_timeline)
         for batch in range(*self.bounds):
             start = batch * self.batch_size
             rows = gathered(cut(pieces, start, start + self.batch_size), read)
             yield rows.take(slice(None), step=self.step)
+
+    def _by_timeline(self, number: int) -> Columns:
+        rows = self.rows.group(number)
+        if rows.history is None:
+            return rows
+        end_N = rows.history[:, 1].argsort(stable=True)
+        return rows.part(end_N[rows.history[end_N, 0].argsort(stable=True)])
 
 
 class Piece(NamedTuple):

@@ -199,3 +199,28 @@ def test_the_loss_of_the_next_item_does_not_look_into_the_users_of_the_item(time
         torch.nn.init.normal_(made.model.encoders.user_bag.table_RW, std=std)
         losses.append(made.next_item(made.model, output, batch, 0).detach())
     assert torch.equal(*losses)
+
+
+def test_while_training_rows_of_validation_come_user_after_user_and_share_windows(
+    timed: Path,
+) -> None:
+    """Each of them once, with its own labels; fewer events are encoded than with a window a row."""
+    data = RecDataModule(timed, parse_config(config()))
+    shared, exact = list(data.val_dataloader()), list(data.val_batches())
+    names = ("user", "item", "labels")
+    one, other = (
+        [torch.cat([getattr(batch, name) for batch in batches]) for name in names]
+        for batches in (shared, exact)
+    )
+    rows = [
+        sorted(map(repr, zip(*(x.tolist() for x in columns), strict=True)))
+        for columns in (one, other)
+    ]
+    assert rows[0] == rows[1]
+    assert (
+        len(one[0].unique_consecutive())
+        == len(one[0].unique())
+        < len(other[0].unique_consecutive())
+    )
+    encoded = [sum(batch.events.item.numel() for batch in batches) for batches in (shared, exact)]
+    assert encoded[0] < encoded[1]
