@@ -20,6 +20,7 @@ from recsys_moe.lab.report.importance import Importance
 from recsys_moe.lab.report.learning import Consistency, LearningCurves
 from recsys_moe.lab.report.plots import INK, MARKERS, QUIET, canvas, colour, headed, panels
 from recsys_moe.lab.report.quality import ErrorBy, Reliability, Roc
+from recsys_moe.lab.report.timelines import RoutingByEvents
 
 ANNOTATED = 20
 """Rows up to which the cells of a heat map carry their number."""
@@ -228,6 +229,17 @@ def error(data: list[ErrorBy]) -> Figure:
             headed(axes, f"{groups.task} by {groups.by}")
             axes.grid(axis="x", visible=False)
         plots.in_common(figure, "positives in training", data[0].metric)
+    return figure
+
+
+def by_events(data: RoutingByEvents) -> Figure:
+    title, height = f"{data.task}: share of first choices", 2.0 + min(0.26 * len(data.share), 16.0)
+    with _single(title, "events of the user before the row", "expert", height) as (figure, axes):
+        share = np.array(data.share)
+        worth_reading = np.where(share >= 0.005, share, np.nan)
+        _heat(axes, share, ALIKE, numbers=worth_reading, digits=2, vmin=0, vmax=1)
+        axes.set_xticks(range(len(data.groups)), data.groups)
+        plots.whole_numbers(axes.yaxis, range(len(data.share)), MOST_TICKS)
     return figure
 
 

@@ -29,6 +29,7 @@ from recsys_moe.data.columns import Rows
 from recsys_moe.data.rows import Columns
 from recsys_moe.errors import ConfigError
 from recsys_moe.lab.report import genres, learning
+from recsys_moe.lab.report.timelines import RoutingByEvents, routing_by_events
 from recsys_moe.routers import Routing
 from recsys_moe.schema import SPLITS
 
@@ -229,6 +230,18 @@ class Run:
         generator = torch.Generator().manual_seed(self.options.seed)
         place_N = torch.randperm(self.sample.rows, generator=generator)[:most].sort().values
         return self.sample.columns.part(place_N), place_N
+
+    def by_events(self) -> list[RoutingByEvents]:
+        """Of tasks with enough rows; empty for a model that reads no events."""
+        span_N2, tops = self.sample.columns.history, self.sample.top_NT.unbind(1)
+        if span_N2 is None:
+            return []
+        experts, before_N = len(self.sample.either_E), span_N2[:, 1] - span_N2[:, 0]
+        found = (
+            routing_by_events(task, before_N, top_N, experts=experts)
+            for task, top_N in zip(self.tasks, tops, strict=True)
+        )
+        return list(filter(None, found))
 
     def genres(self) -> list[genres.GenreBreakdown]:
         """Of tasks with enough rows; empty without genres."""

@@ -130,15 +130,26 @@ def _routing(run: Run) -> Section:
     figures = [
         Shown("entropy", "Routing entropy", source, sharp, plots_run.entropy),
         Shown("mass", "Probability of the top experts", source, sharp, plots_run.mass),
+        *(
+            Shown(
+                f"events-{slug(one.task)}",
+                f"Experts by number of events: {one.task}",
+                source,
+                one,
+                plots_run.by_events,
+            )
+            for one in run.by_events()
+        ),
     ]
     steady = None
     if record.is_file():
         steady = consistency(read_routing(record), run.artifact.schema.tasks)
     if steady is None or not steady.epochs:
-        return _section("routing", figures)
+        return _section("routing", figures, fewest=FEWEST)
     title = "Routing consistency"
     figures.append(Shown("consistency", title, (FILE,), steady, plots_run.consistency))
-    return _section("routing", figures, findings.consistency_findings(steady))
+    found = findings.consistency_findings(steady)
+    return _section("routing", figures, found, fewest=FEWEST)
 
 
 def _quality(run: Run, recorded: dict[str, Any]) -> Section:
