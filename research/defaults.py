@@ -3,7 +3,8 @@
     python -m research.defaults --work DIR --raw DIR [--logs synthetic-3k,...] [--seeds 3]
 
 Runs what is missing, one run at a time in this process, and adds a row per run to
-research/results/defaults.csv; start it again to go on. `--raw` has the unpacked ml-100k and ml-1m.
+research/results/defaults.csv; start it again to go on. `--raw` has the unpacked ml-100k, ml-1m and
+book-crossing. At the end it prints what leaving out one log says (research/defaults_left_out.py).
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ import csv
 import itertools
 import logging
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,29 +25,15 @@ from recsys_moe.config.auto import with_choices
 from recsys_moe.config.files import merge, read_config_file
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.inference.evaluation.ranking import evaluate_ranking
+from recsys_moe.kinds import kind_of
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
-from tests import logs
+from research.defaults_left_out import left_out, table
+from research.defaults_logs import LOGS, prepared
 
 ROWS = Path(__file__).parent / "results" / "defaults.csv"
-TABLE = ("table", "--input={work}/{log}.csv")
-CLICKS = ("--user=visitor", "--item=page", "--task=click:binary=clicked")
-STARS = ("--user=member", "--item=title", "--task=stars:regression=stars")
-DRAWN = ("--task=watch:binary", "--negatives=per-user")
-LOGS: dict[str, tuple[str, ...]] = {
-    "synthetic-3k": ("synthetic", "--users=200", "--items=150", "--interactions=1900"),
-    "synthetic-20k": ("synthetic", "--users=600", "--items=400", "--interactions=12000"),
-    "synthetic": ("synthetic",),
-    "ratings-to-10": (*TABLE, *STARS, *DRAWN),
-    "rare-clicks": (*TABLE, *CLICKS),
-    "books": ("books", "--source={raw}/book-crossing"),
-    "ml-100k": ("movielens", "--variant=100k", "--source={raw}/ml-100k"),
-    "ml-1m": ("movielens", "--variant=1m", "--source={raw}/ml-1m"),
-}
-"""What `recsys-moe prepare` is given; a log more is a line more."""
-MADE = {"ratings-to-10": logs.ratings_to_10, "rare-clicks": logs.rare_clicks}
-"""Logs that are made up first."""
-RECIPES = {"ml-1m": "movielens_1m_best"}
+RECIPES = {"ml-1m": "movielens_1m_best", "ml-100k-time": "movielens_100k_time"}
+RECIPES |= {"ml-100k-last": "movielens_1m_next"}
 """The best shipped recipe where it is not that of MovieLens-100K."""
 OTHERS: dict[str, dict[str, Any]] = {
     "softmax": {"model": {"router": {"name": "softmax"}}},
@@ -63,6 +48,10 @@ OTHERS: dict[str, dict[str, Any]] = {
     "no means": {"model": {"biases": False}},
     "48 epochs": {"trainer": {"max_epochs": 48}},
     "uniform": {"data": {"popularity_exponent": 0}},
+    "no order": {"model": {"sequence": "none"}},
+    "order": {"model": {"sequence": "lru"}},
+    "order without ids": {"model": {"sequence": "lru", "user_ids": False, "biases": False}},
+    "order with ids": {"model": {"sequence": "lru", "user_ids": True, "biases": True}},
 }
 """Sections over the automatic ones: the rules, one changed at a time."""
 COLUMNS = (
@@ -87,6 +76,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             row = run(log, contender, seed, work=options.work, raw=options.raw)
             append(row, options.rows)
             print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
+    if options.rows.exists():
+        with options.rows.open(newline="", encoding="utf-8") as stream:
+            print(table(left_out(csv.DictReader(stream))))
 
 
 def finished(path: Path) -> set[tuple[str, str, str]]:
@@ -103,17 +95,6 @@ def append(row: dict[str, Any], path: Path) -> None:
         if is_new:
             writer.writeheader()
         writer.writerow(row)
-
-
-def prepared(log: str, work: Path, raw: Path | None) -> Path:
-    folder = work / log
-    if not folder.exists():
-        if log in MADE:
-            MADE[log](work / f"{log}.csv")
-        words = [word.format(raw=raw, work=work, log=log) for word in LOGS[log]]
-        line = [sys.executable, "-m", "recsys_moe", "prepare", *words, "--out", str(folder)]
-        subprocess.run(line, check=True, stdout=subprocess.DEVNULL, env=common.environment())
-    return folder
 
 
 def config_of(contender: str, log: str, schema: Schema, seed: int) -> Config:
@@ -141,7 +122,9 @@ def run(log: str, contender: str, seed: int, *, work: Path, raw: Path | None) ->
     tasks, baselines = found["tasks"], found["baselines"]
     kinds = {task.kind: task.name for task in reversed(schema.tasks)}  # the first of each
     figures = {
-        "loss": sum(task.weight * _error(tasks[task.name]) for task in schema.tasks),
+        "loss": sum(
+            task.weight * tasks[task.name][kind_of(task).loss_metric] for task in schema.tasks
+        ),
         "ndcg": lists["ndcg"],
         "popularity_ndcg": lists["baselines"]["popularity"]["ndcg"],
         "minutes": minutes,
@@ -155,11 +138,6 @@ def run(log: str, contender: str, seed: int, *, work: Path, raw: Path | None) ->
     shown = {name: f"{value:.4f}" for name, value in figures.items()}
     own = {"log": log, "contender": contender, "seed": seed, "best_epoch": best["epoch"]}
     return {**own, **shown, "commit": common.commit() or "unknown"}
-
-
-def _error(metrics: dict[str, float]) -> float:
-    """What a task adds to the loss, whatever units training had."""
-    return metrics["bce"] if "bce" in metrics else metrics["mse"]
 
 
 if __name__ == "__main__":

@@ -41,3 +41,54 @@ def rare_clicks(path: Path, *, users: int = 2000, items: int = 800, seed: int = 
         pages = [f"p{index}" for index in chosen]
         parts.append(pd.DataFrame({"visitor": f"v{one}", "page": pages, "clicked": clicked}))
     pd.concat(parts).to_csv(path, index=False)
+
+
+def drifting(path: Path, *, span: float, users: int, events: int, seed: int = 0) -> None:
+    """`person,thing,time,score`: a person stays for `span` of the log's time, about so many events.
+
+    What comes next follows the group of the last thing, and the things that are new at the time.
+    """
+    rng = np.random.default_rng(seed)
+    items, groups = 250, 8
+    group, fame, rise = rng.integers(groups, size=items), rng.normal(size=items), rng.random(items)
+    quality, rows = 0.6 * rng.normal(size=items), []
+    for one in range(users):
+        start, level = rng.random() * (1 - span), 0.5 * rng.normal()
+        count = int(np.clip(rng.lognormal(np.log(events), 0.7), 1, items // 4))
+        now, is_free = rng.integers(groups), np.ones(items, dtype=bool)
+        for moment in np.sort(start + span * rng.random(count)):
+            now = (
+                rng.integers(groups)
+                if rng.random() < 0.1
+                else (now + (rng.random() < 0.2)) % groups
+            )
+            odds = fame + 2.5 * (group == now) - 4 * np.abs(rise - moment) + rng.gumbel(size=items)
+            item = int(np.where(is_free, odds, -np.inf).argmax())
+            is_free[item] = False
+            score = 3.5 + level + quality[item] + 0.8 * rng.normal()
+            stars = int(np.clip(np.rint(score), 1, 5))
+            rows.append((f"p{one}", f"g{item}", 1_600_000_000 + int(moment * 3e7), stars))
+    frame = pd.DataFrame(rows, columns=["person", "thing", "time", "score"])
+    frame.to_csv(path, index=False)
+
+
+def heavy_tails(path: Path, *, users: int = 400, items: int = 200, seed: int = 0) -> None:
+    """`visitor,clip,liked,plays,seconds,stars`: 40 clips a visitor, seconds of those played."""
+    rng = np.random.default_rng(seed)
+    user, item = rng.normal(size=(users, TASTES)) / 2, rng.normal(size=(items, TASTES))
+    length, parts = rng.lognormal(4, 1, size=items), []
+    for one in range(users):
+        chosen = rng.choice(items, size=40, replace=False)
+        fit = item[chosen] @ user[one]
+        plays = rng.poisson(np.exp(0.8 * fit - 0.5))
+        seconds = length[chosen] * rng.lognormal(0.6 * fit - 1, 1)
+        columns = {
+            "visitor": f"v{one}",
+            "clip": [f"c{index}" for index in chosen],
+            "liked": (fit + rng.logistic(size=40) > 0.5).astype(int),
+            "plays": plays,
+            "seconds": np.where(plays > 0, seconds.round(1) + 0.1, np.nan),
+            "stars": np.rint(3 + fit + 0.7 * rng.normal(size=40)).clip(1, 5).astype(int),
+        }
+        parts.append(pd.DataFrame(columns))
+    pd.concat(parts).to_csv(path, index=False)

@@ -216,6 +216,8 @@ def _print(schema: Schema, out: Path, as_json: bool) -> None:
         print(f"  {split:5} {_count(rows, 'row'):>15}: {', '.join(counts)}")
     for name, count in schema.report.items():
         print(f"  {REPORT.get(name, name.replace('_', ' '))}: {count:,}")
+    for line in importlib.import_module("data_prep.proposals").proposals(out, schema):
+        print(f"  {line}")
 
 
 def _count(number: int, noun: str) -> str:

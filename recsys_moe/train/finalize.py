@@ -12,10 +12,12 @@ from torch import Tensor
 
 from recsys_moe.artifact.baselines import baselines, missed
 from recsys_moe.artifact.calibration import Calibrations
+from recsys_moe.artifact.epoch_metrics import EPOCH_METRICS, read_epochs
 from recsys_moe.artifact.evaluate import recorded_data
 from recsys_moe.artifact.evaluation import Evaluation, add_rows
 from recsys_moe.artifact.model_folder import save_artifact
 from recsys_moe.artifact.reading import TRAINED
+from recsys_moe.artifact.remedies import remedies
 from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, RUN
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import parse_config
@@ -71,6 +73,10 @@ def finish_run(module: RecModule, datamodule: RecDataModule, out: Path) -> dict[
     """
     epoch, model = _best(module, out)
     judged = judge(model, module, datamodule, epoch)
+    if (epochs := out / EPOCH_METRICS).is_file():
+        numbers = read_epochs(epochs)
+        for line in remedies(judged.result, numbers, module.config, module.schema):
+            logger.warning(line)
     write_json(out / "evaluation" / "val.json", judged.result)
     judged.save(out / "model", module, datamodule)
     return judged.result

@@ -1,0 +1,113 @@
+"""Settings for a log whose order is kept: `prepare --protocol time` and `leave-last`.
+
+They are those of `movielens_1m_next` and `movielens_100k_time`, as functions of the data, and come
+before the rules for any log. Evidence is in research/defaults.md.
+"""
+
+from __future__ import annotations
+
+import math
+
+from recsys_moe.config.auto_rules import MANY_ROWS, Facts, unusual_labels
+from recsys_moe.kinds import kind_of, positive_task
+from recsys_moe.model.registry import DEFAULT_MODEL
+from recsys_moe.schema import Schema
+
+FEW_EVENTS = 3.0
+"""Events of a user in training, on average, below which there is no order to learn from."""
+MANY_NEW = 0.4
+"""Share of later rows that are of users without a training row: ids would hide what events say."""
+
+
+def order_rule(facts: Facts) -> None:
+    schema = facts.schema
+    if not schema.events or ":" in str(facts.values.get("model.name", DEFAULT_MODEL)):
+        return
+    mean, why = _events(schema, "train") / max(schema.user.trained, 1), "events a user in training"
+    has_order = mean >= FEW_EVENTS
+    why += "; rows are judged in their order" if has_order else ": too few to have an order"
+    facts.choose("model.sequence", "lru" if has_order else "none", f"{mean:.1f} {why}")
+    if facts.values["model.sequence"] != "none":
+        _sequence(facts)
+        _users(facts)
+        _sizes(facts)
+        _training(facts)
+
+
+def _events(schema: Schema, split: str) -> float:
+    """Positives, or labelled rows where there is no binary task."""
+    counts = schema.labels.get(split, {}).values()
+    return max((float(one.get("positive", one.get("labelled", 0))) for one in counts), default=0.0)
+
+
+def _sequence(facts: Facts) -> None:
+    dropout = 0.3 if facts.rows >= MANY_ROWS else 0.4
+    facts.choose("model.sequence_length", 200, "the last events; longer ones rarely say more")
+    facts.choose("model.sequence_blocks", 2, "as in the recipes")
+    facts.choose("model.sequence_dropout", dropout, f"{facts.rows:,} rows")
+    has_product = positive_task(facts.schema.tasks) is not None
+    has_product &= facts.values.get("model.bilinear_rank") != 0
+    why = "without it an encoder learns little about order" if has_product else "no product to rank"
+    facts.choose("model.next_item_weight", 1.0 if has_product else 0.0, why)
+    why = "rows of one second do not see each other; log, if the rows are in their true order"
+    facts.choose("data.tie_rule", "strict", why)
+    for bag in ("item_bag", "user_bag"):
+        facts.choose(f"model.{bag}", "none", "bags know no time: in training they hold later rows")
+
+
+def _users(facts: Facts) -> None:
+    """Whether users have embeddings and biases of their own."""
+    share, unusual = new_rows(facts.schema), unusual_labels(facts)
+    why = f"about {share:.0%} of later rows are of users new to training"
+    if share >= MANY_NEW and unusual:
+        why = f"{unusual}; biases are of ids"
+    has_ids = share < MANY_NEW or bool(unusual)
+    facts.choose("model.user_ids", has_ids and facts.values.get("model.biases", True), why)
+    facts.choose("model.biases", facts.values["model.user_ids"], why)
+
+
+def new_rows(schema: Schema) -> float:
+    """Share of the validation and test rows of users without a training row, roughly: as if these
+    users had as many events as others."""
+    users = schema.user
+    later = _events(schema, "val") + _events(schema, "test")
+    rows = (users.size - users.trained) * _events(schema, "train") / max(users.trained, 1)
+    return min(rows / later, 1.0) if later else 0.0
+
+
+def _sizes(facts: Facts) -> None:
+    why = "what is read of the events does not need more"
+    facts.choose("model.embedding_dim", 64, why)
+    facts.choose("model.expert_dim", 64, why)
+    facts.choose("model.tower_dims", [32], why)
+    facts.choose("model.dropout", 0.2, "most rows share a few windows, which have their dropout")
+
+
+def _training(facts: Facts) -> None:
+    batch = min(max(2 ** round(math.log2(facts.rows / 32)), 128), 8192)
+    facts.choose("trainer.batch_size", batch, "rows of a user share windows of events")
+    batch = facts.values["trainer.batch_size"]
+    rate = round(3e-3 * (batch / 4096) ** 0.737, 5)
+    facts.choose("optim.lr", rate, f"3e-3 for batches of 4096, 5e-3 for 8192; here {batch}")
+    facts.choose("optim.weight_decay", 0.0, "dropout and the next-item loss do its work")
+    facts.choose("optim.ema_decay", 0.99, "a mean over the last 100 steps")
+    facts.choose("optim.router_lr_multiplier", 1.0, "as in the recipes")
+    facts.choose("trainer.max_epochs", 10, "length of the cosine")
+    if facts.schema.negatives == "uniform":
+        facts.choose("data.popularity_exponent", 0.0, "the next-item loss is over all items")
+        facts.choose("data.user_exponent", 1.0, "negatives as at the time of a positive")
+    _judge(facts)
+
+
+def _judge(facts: Facts) -> None:
+    """Which epoch is kept, and what ratings weigh beside the next-item loss."""
+    tasks = facts.schema.tasks
+    if (first := positive_task(tasks)) is None:
+        return
+    metric = f"{tasks[first].name}/{kind_of(tasks[first]).headline}"
+    facts.choose("trainer.monitor", metric, "the order of items counts, not the size of logits")
+    if not facts.values["model.user_ids"]:
+        for task in tasks:
+            if kind_of(task).is_rating:
+                key = f"tasks.{task.name}.training_weight"
+                facts.choose(key, 2.0, "beside the next-item loss")

