@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
+from recsys_moe.data.streaming import ITEM_ROWS
 from recsys_moe.errors import DataError
 from recsys_moe.schema import Schema
 
@@ -48,6 +49,8 @@ def load_seen(path: Path, schema: Schema) -> dict[str, torch.Tensor]:
         for name, entity in zip(TRAINED, (schema.user, schema.item), strict=True):
             own_N = seen.get(name, torch.ones(entity.size, dtype=torch.bool))
             is_whole &= own_N.shape == (entity.size,) and own_N.dtype == torch.bool
+        if (rows_N := seen.get(ITEM_ROWS)) is not None:
+            is_whole &= rows_N.ndim == 1 and len(rows_N) == schema.item.size
     if not is_whole:
         raise damaged(path, "offsets and items do not match schema.json")
     return seen

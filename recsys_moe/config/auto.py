@@ -80,7 +80,13 @@ TOLD = (
 )
 """What `fit` tells, first ones first."""
 _NAMES = {
-    "data": ("resample_negatives", "popularity_exponent", "user_exponent", "tie_rule"),
+    "data": (
+        "resample_negatives",
+        "popularity_exponent",
+        "user_exponent",
+        "list_prior",
+        "tie_rule",
+    ),
     "model": (
         *(
             "features",

@@ -17,6 +17,8 @@ FEW_EVENTS = 3.0
 """Events of a user in training, on average, below which there is no order to learn from."""
 MANY_NEW = 0.4
 """Share of later rows that are of users without a training row: ids would hide what events say."""
+LEAST_STEPS = 390
+"""Of training; MovieLens-100K has 390 in ten epochs."""
 
 
 def order_rule(facts: Facts) -> None:
@@ -87,12 +89,13 @@ def _training(facts: Facts) -> None:
     batch = min(max(2 ** round(math.log2(facts.rows / 32)), 128), 8192)
     facts.choose("trainer.batch_size", batch, "rows of a user share windows of events")
     batch = facts.values["trainer.batch_size"]
-    rate = round(3e-3 * (batch / 4096) ** 0.737, 5)
-    facts.choose("optim.lr", rate, f"3e-3 for batches of 4096, 5e-3 for 8192; here {batch}")
+    rate = round(3e-3 * max(batch / 4096, 1) ** 0.737, 5)
+    facts.choose("optim.lr", rate, f"3e-3 for batches up to 4096, 5e-3 for 8192; here {batch}")
     facts.choose("optim.weight_decay", 0.0, "dropout and the next-item loss do its work")
     facts.choose("optim.ema_decay", 0.99, "a mean over the last 100 steps")
     facts.choose("optim.router_lr_multiplier", 1.0, "as in the recipes")
-    facts.choose("trainer.max_epochs", 10, "length of the cosine")
+    epochs = max(10, math.ceil(LEAST_STEPS / facts.steps))
+    facts.choose("trainer.max_epochs", epochs, f"length of the cosine; an epoch has {facts.steps}")
     if facts.schema.negatives == "uniform":
         facts.choose("data.popularity_exponent", 0.0, "the next-item loss is over all items")
         facts.choose("data.user_exponent", 1.0, "negatives as at the time of a positive")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from recsys_moe.config.encoders import is_readable
 from recsys_moe.errors import ConfigError
-from recsys_moe.kinds import kind_of
+from recsys_moe.kinds import kind_of, positive_task
 from recsys_moe.model.moe_settings import DEFAULT_ROUTER
 from recsys_moe.model.registry import DEFAULT_MODEL, find_model
 from recsys_moe.model.settings import ModelConfig
@@ -179,6 +179,9 @@ def unusual_labels(facts: Facts) -> str:
 
 
 def _negatives(facts: Facts) -> None:
+    if facts.schema.negatives is None and positive_task(facts.schema.tasks) is not None:
+        why = "negatives are those of the log: probabilities are of what was shown, lists of all"
+        facts.choose("data.list_prior", 1.0, why)
     if facts.schema.negatives != "uniform":
         return
     why = "prepare drew the negatives uniformly: new ones prevent overfitting to those drawn"

@@ -53,6 +53,10 @@ class DataConfig(Section):
     """Users get resampled negatives in proportion to their number of sampled ones to this
     power; logits are corrected for it. 1: as many as before; 0: the same number for every
     user, for better lists for users with short histories."""
+    list_prior: float = Field(default=0.0, ge=0, le=1)
+    """Lists rank by the logit of a binary or ranking task plus this times the log of one more than
+    the training rows of an item. For logs with negatives of their own: probabilities are of items
+    that were shown, and lists compare all items. Usual there: 1."""
     tie_rule: Literal["strict", "log"] = "strict"
     """Which events of the same second a row sees, with model.sequence: `strict`: none; `log`:
     those that the log has before it."""

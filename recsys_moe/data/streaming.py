@@ -30,6 +30,8 @@ from recsys_moe.schema import FeatureColumn, Schema
 from recsys_moe.seeds import stream_seed
 
 SORTED_AT_ONCE = 1 << 20
+ITEM_ROWS = "item_rows"
+"""In seen.safetensors with data.list_prior: training rows by item."""
 NO_ROWS = Piece(0, 0, 0)
 """Part of a process in a last batch with fewer rows than processes."""
 
@@ -156,6 +158,13 @@ def positive_items(rows: Rows, schema: Schema) -> dict[str, Tensor]:
         free_U += here_U
     _sort_within_users(items, offsets, schema.item.size)
     return {"offsets": offsets, "items": items}
+
+
+def item_rows(rows: Rows, schema: Schema) -> dict[str, Tensor]:
+    """Rows of each item of the catalogue, int32 (N,), as in the files of a model."""
+    return {
+        ITEM_ROWS: _counts((chunk.item.long() for chunk in rows.chunks()), schema.item.size).int()
+    }
 
 
 def _positives(rows: Rows, schema: Schema) -> Iterator[tuple[Tensor, Tensor]]:

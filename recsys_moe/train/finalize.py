@@ -21,7 +21,7 @@ from recsys_moe.artifact.remedies import remedies
 from recsys_moe.artifact.run_folder import BEST, CHECKPOINTS, RUN
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import parse_config
-from recsys_moe.data.streaming import positive_items
+from recsys_moe.data.streaming import item_rows, positive_items
 from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.files import is_whole, write_json
 from recsys_moe.model.recommender import Recommender
@@ -95,6 +95,8 @@ class Judged:
     def save(self, out: Path, module: RecModule, datamodule: RecDataModule) -> None:
         """Write the model folder."""
         seen = positive_items(datamodule.rows("train"), module.schema)
+        if module.config.data.list_prior:
+            seen |= item_rows(datamodule.rows("train"), module.schema)
         save_artifact(
             out,
             self.model.state_dict(),

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.data.streaming import ITEM_ROWS
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
 from recsys_moe.kinds import KINDS, first_columns, kind_of, positive_task
@@ -69,6 +70,7 @@ class TopItems:
         pairs = zip(column, tasks, strict=True)
         self.tasks = {task.name: (n, task) for n, task in pairs if KINDS[task.kind].ranks}
         self.artifact = artifact
+        self.prior_N = list_prior(artifact)
         self.ranker = ranker
         self.cold: ColdStartVectors | None = None
 
@@ -96,7 +98,7 @@ class TopItems:
         for start in range(0, users.rows, at_once):
             part = users.take(slice(start, start + at_once))
             logits = {name: self._logits(name, part, item_N) for name in formula}
-            ranking_UN = self._ranking(logits)
+            ranking_UN = self._ranking(logits, item_N)
             places = [
                 self._best_unseen(ranking_N, self._seen(part, row), item_N, k)
                 if exclude_seen
@@ -109,12 +111,19 @@ class TopItems:
         """Logits (U, N) of a task."""
         return self.ranker.grid(users, item_N, self.tasks[name][0])
 
-    def _ranking(self, logits: dict[str, Tensor]) -> Tensor:
+    def _ranking(self, logits: dict[str, Tensor], item_N: Tensor) -> Tensor:
         """What is ranked on. A link increases, but from a logit of 17 on float32 has only 1 for a
         probability: one task is ranked by its logits, a product is one of float64."""
         if len(logits) == 1:
-            return next(iter(logits.values()))
+            ((name, logits_UN),) = logits.items()
+            return self.ranked_by(logits_UN, self.tasks[name][1], item_N)
         return self._product(logits)
+
+    def ranked_by(self, logits_UN: Tensor, task: Task, item_N: Tensor) -> Tensor:
+        """Logits with data.list_prior, where it is of the task."""
+        if self.prior_N is None or not kind_of(task).has_positives:
+            return logits_UN
+        return logits_UN + self.prior_N[item_N]
 
     def _product(self, logits: dict[str, Tensor]) -> Tensor:
         """Predictions of the tasks, multiplied in float64."""
@@ -186,6 +195,16 @@ class TopItems:
         if user >= len(offsets) - 1:
             return torch.empty(0, dtype=torch.long)
         return items[int(offsets[user]) : int(offsets[user + 1])].long()
+
+
+def list_prior(artifact: Artifact) -> Tensor | None:
+    """(N,) what data.list_prior adds to the logits of items; that of added ones is the mean. None
+    where nothing is added."""
+    weight, rows_N = artifact.config.data.list_prior, artifact.seen.get(ITEM_ROWS)
+    if not weight or rows_N is None:
+        return None
+    log_N = weight * (1 + rows_N.float()).log()
+    return torch.cat([log_N, log_N.mean().expand(artifact.schema.item.size - len(log_N))])
 
 
 def largest(values_N: Tensor, k: int) -> Tensor:

@@ -60,9 +60,14 @@ class IndexScorer:
         context_UC: Tensor | None = None,
         events: Events | None = None,
     ) -> Tensor:
-        """Logits (U, N) of user indices for all items of the catalogue."""
+        """What lists of user indices rank all items of the catalogue by (U, N): logits, with
+        data.list_prior."""
         users = of_users(user_U)._replace(context=context_UC, events=events)
-        return self._ranker.grid(users, torch.arange(self.artifact.schema.item.size), task)
+        item_N = torch.arange(self.artifact.schema.item.size)
+        logits_UN = self._ranker.grid(users, item_N, task)
+        if self._top_items.prior_N is None:
+            return logits_UN
+        return self._top_items.ranked_by(logits_UN, self.artifact.schema.tasks[task], item_N)
 
     def pair_logits(
         self,
