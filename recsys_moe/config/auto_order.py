@@ -79,22 +79,23 @@ def new_rows(schema: Schema) -> float:
 
 def _sizes(facts: Facts) -> None:
     why = "what is read of the events does not need more"
-    facts.choose("model.embedding_dim", 64, why)
+    width = 96 if facts.rows >= MANY_ROWS else 64
+    facts.choose("model.embedding_dim", width, f"{facts.rows:,} rows")
     facts.choose("model.expert_dim", 64, why)
     facts.choose("model.tower_dims", [32], why)
     facts.choose("model.dropout", 0.2, "most rows share a few windows, which have their dropout")
 
 
 def _training(facts: Facts) -> None:
-    batch = min(max(2 ** round(math.log2(facts.rows / 32)), 128), 8192)
+    many = facts.rows >= MANY_ROWS
+    batch = min(max(2 ** round(math.log2(facts.rows / 32)), 128), 4096)
     facts.choose("trainer.batch_size", batch, "rows of a user share windows of events")
-    batch = facts.values["trainer.batch_size"]
-    rate = round(3e-3 * max(batch / 4096, 1) ** 0.737, 5)
-    facts.choose("optim.lr", rate, f"3e-3 for batches up to 4096, 5e-3 for 8192; here {batch}")
+    facts.choose("optim.lr", 3e-3, "as in the recipes; less leaves small logs where they began")
     facts.choose("optim.weight_decay", 0.0, "dropout and the next-item loss do its work")
-    facts.choose("optim.ema_decay", 0.99, "a mean over the last 100 steps")
+    window = 200 if many else 100
+    facts.choose("optim.ema_decay", 1 - 1 / window, f"a mean over the last {window} steps")
     facts.choose("optim.router_lr_multiplier", 1.0, "as in the recipes")
-    epochs = max(10, math.ceil(LEAST_STEPS / facts.steps))
+    epochs = max(12 if many else 10, math.ceil(LEAST_STEPS / facts.steps))
     facts.choose("trainer.max_epochs", epochs, f"length of the cosine; an epoch has {facts.steps}")
     if facts.schema.negatives == "uniform":
         facts.choose("data.popularity_exponent", 0.0, "the next-item loss is over all items")
