@@ -132,12 +132,12 @@ def _ids(path: Path, feature: Feature) -> pa.ChunkedArray:
 def _log_known_ids(old: Schema, places: list[Tensor], path: str | Path) -> None:
     """Raises DataError where no id is known."""
     said, known = [], 0
-    for name, size, place_U in zip(
-        ("users", "items"), (old.user.size, old.item.size), places, strict=True
+    for name, trained, place_U in zip(
+        ("users", "items"), (old.user.trained, old.item.trained), places, strict=True
     ):
-        both = int((place_U < size).sum())
+        both = int((place_U < trained).sum())
         known += both
-        new, left = len(place_U) - 1 - both, size - both
+        new, left = len(place_U) - 1 - both, trained - both
         said.append(f"{both} known {name}, {new} new, {left} dropped")
     if not known:
         raise DataError(

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import torch
 
 from recsys_moe.artifact.run_folder import DATA_LOCK, record_run
 from recsys_moe.config.settings import parse_config
+from recsys_moe.schema import Schema
+from recsys_moe.train.warm_start import _log_known_ids
 from tests.conftest import Command, tells
 from tests.train.test_warm_start import NEW_ITEMS, NEW_USERS, TASKS, folder, table
 
@@ -136,3 +141,13 @@ def test_an_interrupted_warm_start_does_not_restart_without_its_model(
     said = command.fails(2, "fit", "--data", folder / "new/data", "--out", out, "--resume", "auto")
     assert tells(said, "a/model, has no checkpoint yet; ... --init-from")
     assert json.loads((out / DATA_LOCK).read_text())["from"] == {"folder": "a/model"}
+
+
+def test_ids_are_known_that_the_old_model_was_trained_on(caplog: pytest.LogCaptureFixture) -> None:
+    # Of the old model: users 0 to 2 trained, 3 and 4 only in its test rows, 5: unknown to it.
+    # The new data have its users 0, 2 and 3, a new one, and the place of unknown ids.
+    old = SimpleNamespace(user=SimpleNamespace(trained=3), item=SimpleNamespace(trained=1))
+    places = [torch.tensor([0, 2, 3, 5, 5]), torch.tensor([0, 5])]
+    with caplog.at_level(logging.INFO, logger="recsys_moe"):
+        _log_known_ids(cast(Schema, old), places, "old")
+    assert "2 known users, 2 new, 1 dropped; 1 known items, 0 new, 0 dropped" in caplog.text
