@@ -178,9 +178,15 @@ class EvalBatches:
     """
 
     def __init__(
-        self, rows: Rows, batch_size: int, *, step: int = 1, rank: int = 0, world: int = 1
+        self,
+        rows: Rows,
+        batch_size: int,
+        *,
+        step: int | None = None,
+        rank: int = 0,
+        world: int = 1,
     ) -> None:
-        """`step`: of windows of events, see `EventLog.windows`. Above 1 the rows of a row group
+        """`step`: of windows of events, see `EventLog.windows`; with it the rows of a row group
         come user after user, so that those of a batch share windows."""
         self.rows = rows
         self.batch_size, self.step = batch_size, step
@@ -191,11 +197,11 @@ class EvalBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         pieces = [Piece(group, 0, rows) for group, rows in enumerate(self.rows.sizes)]
-        read = lru_cache(1)(self.rows.group if self.step == 1 else self._by_timeline)
+        read = lru_cache(1)(self.rows.group if self.step is None else self._by_timeline)
         for batch in range(*self.bounds):
             start = batch * self.batch_size
             rows = gathered(cut(pieces, start, start + self.batch_size), read)
-            yield rows.take(slice(None), step=self.step)
+            yield rows.take(slice(None), step=self.step or 1)
 
     def _by_timeline(self, number: int) -> Columns:
         rows = self.rows.group(number)

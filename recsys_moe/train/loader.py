@@ -162,14 +162,15 @@ class RecDataModule(lightning.LightningDataModule):
     def predict_dataloader(self) -> EvalBatches | NoRows:
         return self._in_order(self.predict_split)
 
-    def _in_order(self, split: str, step: int = 1) -> EvalBatches | NoRows:
+    def _in_order(self, split: str, step: int | None = None) -> EvalBatches | NoRows:
         share: dict[str, Any] = dict(zip(("rank", "world"), self._share, strict=True))
         batches = EvalBatches(self.rows(split), self.config.eval_rows, step=step, **share)
         return batches if len(batches) else NoRows(self.rows(split))
 
     def val_batches(self, *, rank: int = 0, world: int = 1) -> EvalBatches:
-        """Batches of the validation split in order: part `rank` of `world`."""
-        return EvalBatches(self.rows("val"), self.config.eval_rows, rank=rank, world=world)
+        """Batches of the validation split: part `rank` of `world`."""
+        rows = self.rows("val")
+        return EvalBatches(rows, self.config.eval_rows, step=1, rank=rank, world=world)
 
 
 class EachEpoch:
