@@ -13,6 +13,7 @@ import torch
 from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.artifact.export import export
 from recsys_moe.config.settings import parse_config
+from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.rows import Columns
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.inference.evaluation.ranking import evaluate_ranking
@@ -206,7 +207,8 @@ def test_while_training_rows_of_validation_come_user_after_user_and_share_window
 ) -> None:
     """Each of them once, with its own labels; fewer events are encoded than with a window a row."""
     data = RecDataModule(timed, parse_config(config()))
-    shared, exact = list(data.val_dataloader()), list(data.val_batches())
+    shared = list(data.val_dataloader())
+    exact = list(EvalBatches(data.rows("val"), data.config.eval_rows))
     names = ("user", "item", "labels")
     one, other = (
         [torch.cat([getattr(batch, name) for batch in batches]) for name in names]
