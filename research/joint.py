@@ -1,4 +1,4 @@
-"""Joint choice: loss against experts visited per example, with one choice for all tasks or many.
+"""Joint choice: loss against experts visited per example, shared by tasks or each its own.
 
     python -m research.joint --data data/ml-100k --out runs/joint [--forms apart-2,joint-3]
                              [--seeds 5] [--config movielens_100k] [--rows FILE] [--table]
@@ -23,13 +23,8 @@ from research.routers.run import command, commit
 ROWS = Path(__file__).parent / "results" / "joint.csv"
 FORMS = {
     "apart-2": {"k": 2},
-    "joint-2": {"k": 2, "joint": True},
-    "joint-3": {"k": 3, "joint": True},
-    "joint-4": {"k": 4, "joint": True},
-    "joint-2-iii": {"k": 2, "joint": True, "strategy": "iii"},
-    "joint-3-iii": {"k": 3, "joint": True, "strategy": "iii"},
-    "joint-4-iii": {"k": 4, "joint": True, "strategy": "iii"},
-    "joint-3-pps": {"k": 3, "joint": True, "name": "pps"},
+    **{f"joint-{shared}": {"k": 2, "joint": shared} for shared in (2, 3, 4)},
+    "joint-4-of-3": {"k": 3, "joint": 4},
 }
 """Settings of `model.router` beside those of the configuration."""
 FIGURES = ("loss", "watch.auc", "rating.mse", "visited")

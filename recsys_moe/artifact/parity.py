@@ -21,6 +21,7 @@ from recsys_moe.errors import RunError
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.request import Events, Request
 from recsys_moe.routers import Router, Routing
+from recsys_moe.routers.joint import log_mixture
 
 TOLERANCE = 1e-5
 """Largest difference, absolute for predictions up to 1 in size and relative above."""
@@ -154,17 +155,22 @@ def near_ties(model: Recommender, request: Request) -> Tensor:
     """bool (B,): rows where rounding could change which experts some task's router chooses."""
     x_BD = model.encode(request)
     tied_B = torch.zeros(len(x_BD), dtype=torch.bool)
-    for router, routing in zip(model.routers, model(request).routings, strict=True):
+    routings = model(request).routings
+    for router, routing in zip(model.routers, routings, strict=True):
         scores_BE = _scores(router, routing, x_BD)
         if scores_BE is not None:
             tied_B |= _is_close(scores_BE, routing)
+    shared_BE = routings[0].shared_BE if routings else None
+    if shared_BE is not None:
+        logits = [routing.logits_BE for routing in routings if routing.logits_BE is not None]
+        tied_B |= _is_close(log_mixture(logits), Routing(shared_BE.float(), shared_BE))
     return tied_B
 
 
 def _scores(router: Router, routing: Routing, x_BD: Tensor) -> Tensor | None:
     """What the router chooses the largest of, up to a constant per row; None: it does not."""
-    if routing.log_mixture_BE is not None:
-        return routing.log_mixture_BE
+    if routing.logits_BE is not None and routing.shared_BE is not None:
+        return routing.logits_BE.masked_fill(~routing.shared_BE, -torch.inf)
     if routing.logits_BE is not None:
         return routing.logits_BE
     if routing.probs_BE is not None:

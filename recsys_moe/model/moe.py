@@ -22,7 +22,7 @@ from recsys_moe.model.output_means import ExpertOutputMeans, output_means_for
 from recsys_moe.model.penalties import check_names, penalty
 from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.base import AllSum
-from recsys_moe.routers.joint import check_alike, choose_jointly, route
+from recsys_moe.routers.joint import check_alike, most_selected, route
 from recsys_moe.routers.replay import replayed, runs_again
 from recsys_moe.seeds import stream_seed
 
@@ -187,9 +187,7 @@ class MoE(nn.Module):
             return self.dispatch == "sparse"
         if torch.compiler.is_compiling() or _is_captured(selected_BTE):
             return False  # static shapes
-        most = [cast(Router, router).max_selected for router in self.routers]
-        promised = max(most) if choose_jointly(self.routers) else sum(most)
-        if promised < DENSE_FROM * len(self.experts):
+        if most_selected(self.routers) < DENSE_FROM * len(self.experts):
             return True
         # Routers that become sparse as their gates saturate promise nothing: look.
         return selected_BTE.any(1).float().mean().item() < DENSE_FROM

@@ -126,14 +126,6 @@ def _switch(probs_BE: Tensor, routing: Routing, k: int) -> Tensor:
     return switch(probs_BE, largest_k(probs_BE, 1) if everyone else routing.selected_BE)
 
 
-def _trimmed_lasso(probs_BE: Tensor, routing: Routing, k: int) -> Tensor:
-    """Of a joint choice the mass off the k largest of the mixture; tasks that agree have least."""
-    if routing.log_mixture_BE is None:
-        return trimmed_lasso(probs_BE, k)
-    kept_BE = largest_k(routing.log_mixture_BE, k)
-    return probs_BE.masked_fill(kept_BE, 0).sum(-1).mean()
-
-
 def _load(noisy_BE: Tensor, routing: Routing, k: int) -> Tensor:
     k = k if k < noisy_BE.shape[-1] else 1
     clean_BE = noisy_BE if routing.clean_logits_BE is None else routing.clean_logits_BE
@@ -143,7 +135,7 @@ def _load(noisy_BE: Tensor, routing: Routing, k: int) -> Tensor:
 
 
 PENALTIES: dict[str, tuple[str, Callable[[Tensor, Routing, int], Tensor]]] = {
-    "trimmed_lasso": ("probs_BE", _trimmed_lasso),
+    "trimmed_lasso": ("probs_BE", lambda probs_BE, routing, k: trimmed_lasso(probs_BE, k)),
     "switch": ("probs_BE", _switch),
     "importance": ("weights_BE", lambda weights_BE, routing, k: importance(weights_BE)),
     "load": ("logits_BE", _load),

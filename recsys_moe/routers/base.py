@@ -128,8 +128,8 @@ class Routing:
     """Integers, how often each expert was drawn; None where it is once if selected."""
     default_weights_BE: Tensor | None = None
     """>= 0, 0 where an expert is selected: weights of running means of outputs; None without."""
-    log_mixture_BE: Tensor | None = None
-    """Log of the tasks' mean probabilities, by which they chose jointly; None if each did alone."""
+    shared_BE: Tensor | None = None
+    """bool, the experts among which all tasks chose; None where each chose among all."""
     losses: dict[str, Tensor] = field(default_factory=dict)
     """Named unweighted losses of the router itself; the training module weighs them."""
 

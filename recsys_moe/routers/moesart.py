@@ -8,35 +8,17 @@ Axes: B batch, E experts, D input width. `counts_BE` is the paper's r, `adjusted
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 from pydantic import Field
 from torch import Tensor
 
 from recsys_moe.routers.base import Routing
-from recsys_moe.routers.joint import (
-    JointConfig,
-    JointRouter,
-    by_mixture,
-    chosen_by,
-    log_mixture,
-)
+from recsys_moe.routers.joint import JointConfig, JointRouter, Shared, within
 from recsys_moe.routers.selection import largest_k, smallest_k, softmax_over
 
 Strategy = Literal["i", "ii", "iii", "3"]
-
-
-class Draw(NamedTuple):
-    """Which experts were drawn, how often, and the one that eq. (3) leaves uncorrected."""
-
-    counts: Tensor
-    """(B, E); with `expert_BK` bool (B, K)."""
-    adjusted_B: Tensor
-    """Its column in `counts`."""
-    expert_BK: Tensor | None = None
-    """The expert of each column; None: the column's own number."""
 
 
 class MoesartRouter(JointRouter):
@@ -84,79 +66,46 @@ class MoesartRouter(JointRouter):
         return self.shape.num_experts if dense else self.config.k
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
-        logits_BE = self.logits(x_BD)
+        return self.among(self.logits(x_BD), None)
+
+    @property
+    def draws(self) -> bool:
+        return self.training or bool(self.config.inference == "sampled")
+
+    def among(self, logits_BE: Tensor, shared: Shared | None) -> Routing:
         log_probs_BE = logits_BE.log_softmax(-1)
         probs_BE = log_probs_BE.exp()
-        if self._samples:
-            draw = self._draw(probs_BE.detach())
-            return self._weighed(draw, log_probs_BE, probs_BE, logits_BE)
+        if self.draws:
+            from_BE = probs_BE if shared is None else within(log_probs_BE, shared).softmax(-1)
+            return self._sampled(from_BE.detach(), log_probs_BE, probs_BE, logits_BE)
         if self.config.inference == "dense":
             weights_BE, selected_BE = probs_BE, torch.ones_like(probs_BE, dtype=torch.bool)
         else:
-            selected_BE = largest_k(logits_BE, self.config.k)
+            selected_BE = largest_k(within(logits_BE, shared), self.config.k)
             weights_BE = selected_BE.to(probs_BE.dtype) / self.config.k
         return Routing(weights_BE, selected_BE, probs_BE, logits_BE)
 
-    def together(self, routers: Sequence[JointRouter], x_BD: Tensor) -> list[Routing]:
-        logits = [router.logits(x_BD) for router in routers]
-        if not self._samples:
-            return by_mixture(logits, self.max_selected)
-        logs = [logits_BE.log_softmax(-1) for logits_BE in logits]
-        log_q_BE = log_mixture(logs)
-        draw = self._draw(log_q_BE.exp())
-        routings = [
-            self._weighed(draw, log_probs_BE, log_probs_BE.exp(), logits_BE, log_q_BE)
-            for log_probs_BE, logits_BE in zip(logs, logits, strict=True)
-        ]
-        return chosen_by(log_q_BE, routings)
-
-    @property
-    def _samples(self) -> bool:
-        return self.training or bool(self.config.inference == "sampled")
-
-    def _draw(self, probs_BE: Tensor) -> Draw:
-        """A fresh one from `probs_BE`, which has no gradient."""
-        k = self.config.k
-        if self.config.sampler == "gumbel" and not self.config.replacement:
-            noise_BE = self._uniform(probs_BE.shape, probs_BE)
-            drawn_BK, possible_BK = sample_gumbel(probs_BE, noise_BE, k)
-            adjusted_B = (self._uniform((len(probs_BE),), probs_BE) * possible_BK.sum(-1)).long()
-            return Draw(possible_BK, adjusted_B, drawn_BK)
-        uniforms_KB = self._uniform((k, len(probs_BE)), probs_BE)
-        counts_BE = sample_sequential(probs_BE, uniforms_KB, self.config.replacement)
-        noise_BE = self._uniform(probs_BE.shape, probs_BE)
-        return Draw(counts_BE, noise_BE.masked_fill(counts_BE == 0, -1.0).argmax(-1))
-
-    def _weighed(
-        self,
-        draw: Draw,
-        log_probs_BE: Tensor,
-        probs_BE: Tensor,
-        logits_BE: Tensor,
-        log_drawn_BE: Tensor | None = None,
+    def _sampled(
+        self, from_BE: Tensor, log_probs_BE: Tensor, probs_BE: Tensor, logits_BE: Tensor
     ) -> Routing:
-        """What a draw is to a task; `log_drawn_BE`: see `sampled_weights`."""
+        """By a fresh draw with the probabilities `from_BE`."""
         config = self.config
-        if draw.expert_BK is not None:
-            pair = distinct_weights(
-                log_probs_BE,
-                draw.expert_BK,
-                draw.counts,
-                draw.adjusted_B,
-                strategy=config.strategy,
-                log_drawn_BE=log_drawn_BE,
-            )
+        if config.sampler == "gumbel" and not config.replacement:
+            noise_BE = self._uniform(probs_BE.shape, probs_BE)
+            drawn = sample_gumbel(from_BE, noise_BE, config.k)
+            adjusted_B = (self._uniform((len(probs_BE),), probs_BE) * drawn[1].sum(-1)).long()
+            pair = distinct_weights(log_probs_BE, *drawn, adjusted_B, strategy=config.strategy)
             return Routing(*pair, probs_BE, logits_BE)
+        with torch.no_grad():
+            uniforms_KB = self._uniform((config.k, len(probs_BE)), probs_BE)
+            counts_BE = sample_sequential(from_BE, uniforms_KB, config.replacement)
+            noise_BE = self._uniform(probs_BE.shape, probs_BE)
+            adjusted_B = noise_BE.masked_fill(counts_BE == 0, -1.0).argmax(-1)
         weights_BE = sampled_weights(
-            log_probs_BE,
-            draw.counts,
-            draw.adjusted_B,
-            k=config.k,
-            strategy=config.strategy,
-            log_drawn_BE=log_drawn_BE,
+            log_probs_BE, counts_BE, adjusted_B, k=config.k, strategy=config.strategy
         )
-        counts_BE = draw.counts if config.replacement else None
-        return Routing(weights_BE, draw.counts > 0, probs_BE, logits_BE, counts_BE=counts_BE)
+        draws_BE = counts_BE if config.replacement else None
+        return Routing(weights_BE, counts_BE > 0, probs_BE, logits_BE, counts_BE=draws_BE)
 
     def _uniform(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         generator = self.stream.generator(like.device)
@@ -170,7 +119,6 @@ def distinct_weights(
     adjusted_B: Tensor,
     *,
     strategy: Strategy,
-    log_drawn_BE: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """`sampled_weights` of distinct draws and their mask (B, E), computed on (B, K) only.
 
@@ -178,14 +126,8 @@ def distinct_weights(
     logit eq. (3) leaves uncorrected. Nothing here is drawn twice, so r = 1 and log r = 0.
     """
     k, drawn_log_probs_BK = drawn_BK.shape[-1], log_probs_BE.gather(-1, drawn_BK)
-    log_drawn_BK = None if log_drawn_BE is None else log_drawn_BE.gather(-1, drawn_BK)
     weights_BK = sampled_weights(
-        drawn_log_probs_BK,
-        possible_BK.long(),
-        adjusted_B,
-        k=k,
-        strategy=strategy,
-        log_drawn_BE=log_drawn_BK,
+        drawn_log_probs_BK, possible_BK.long(), adjusted_B, k=k, strategy=strategy
     )
     weights_BE = torch.zeros_like(log_probs_BE).scatter(-1, drawn_BK, weights_BK)
     selected_BE = torch.zeros_like(log_probs_BE, dtype=torch.bool)
@@ -193,13 +135,7 @@ def distinct_weights(
 
 
 def sampled_weights(
-    log_probs_BE: Tensor,
-    counts_BE: Tensor,
-    adjusted_B: Tensor,
-    *,
-    k: int,
-    strategy: Strategy,
-    log_drawn_BE: Tensor | None = None,
+    log_probs_BE: Tensor, counts_BE: Tensor, adjusted_B: Tensor, *, k: int, strategy: Strategy
 ) -> Tensor:
     """Weights over the drawn experts, (B, E), rows sum to 1, exactly 0 where not drawn.
 
@@ -209,10 +145,6 @@ def sampled_weights(
     The logits o and log g differ by a constant per row, so the correction o_i - log((k-1) g_i)
     is -log(k-1) up to that constant: no log of a tiny g_i is ever taken, and its gradient
     is exactly what differentiating g_i in eq. (3) gives.
-
-    `log_drawn_BE`: log q of the probabilities drawn from; None: they are g. The correction of i is
-    then o_i - log((k-1) q_i), that is log(g_i / q_i) - log(k-1) up to the constant: eq. (3) with
-    the expected number of draws that there was. Likewise in (iii).
     """
     selected_BE = counts_BE > 0
     log_counts_BE = counts_BE.clamp(min=1).to(log_probs_BE.dtype).log()
@@ -220,13 +152,12 @@ def sampled_weights(
         return softmax_over(log_probs_BE, selected_BE)
     if strategy == "ii":
         return softmax_over(log_probs_BE + log_counts_BE, selected_BE)
-    ratio: Tensor | float = 0.0 if log_drawn_BE is None else log_probs_BE - log_drawn_BE
     if strategy == "iii":
         # o_i + log r_i - log(k g_i): the router drops out. 0 * keeps it in the graph, so that its
         # gradient is zero and not missing.
-        return softmax_over(log_counts_BE + (ratio + 0 * log_probs_BE), selected_BE)
+        return softmax_over(log_counts_BE + 0 * log_probs_BE, selected_BE)
     is_adjusted_BE = torch.zeros_like(selected_BE).scatter_(-1, adjusted_B[:, None], True)
-    corrected_BE = torch.where(is_adjusted_BE, log_probs_BE, ratio - math.log(k - 1))
+    corrected_BE = torch.where(is_adjusted_BE, log_probs_BE, -math.log(k - 1))
     return softmax_over(corrected_BE + log_counts_BE, selected_BE)
 
 

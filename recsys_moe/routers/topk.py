@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, cast
-
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
 from recsys_moe.routers.base import NO_ROWS, RouterShape, Routing, gate_logits
-from recsys_moe.routers.joint import JointConfig, JointRouter, by_mixture
+from recsys_moe.routers.joint import JointConfig, JointRouter, Shared, within
 from recsys_moe.routers.permutation import LearnedPermutation
 from recsys_moe.routers.selection import largest_k, softmax_over
 
@@ -42,8 +39,8 @@ class TopKRouter(JointRouter):
             super().check(num_experts)
             if self.joint and self.permutation:
                 raise ValueError(
-                    "model.router.joint must be false with model.router.permutation=true, got "
-                    "true; set one of them to false"
+                    "model.router.joint must be 0 with model.router.permutation=true, got "
+                    f"{self.joint}; leave one of them out"
                 )
 
         @property
@@ -93,21 +90,21 @@ class TopKRouter(JointRouter):
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
         logits_BE, noise = self._noisy(x_BD)
-        selected_BE = largest_k(logits_BE, self.config.k)
-        weights_BE = softmax_over(logits_BE, selected_BE)
-        routing = Routing(weights_BE, selected_BE, logits_BE.softmax(-1), logits_BE, **noise)
+        routing = self.among(logits_BE, None)
+        vars(routing).update(noise)
         return routing if self.permutation is None else self.permutation(routing)
 
-    def together(self, routers: Sequence[JointRouter], x_BD: Tensor) -> list[Routing]:
-        noisy = [cast(TopKRouter, router)._noisy(x_BD) for router in routers]
-        routings = by_mixture([logits_BE for logits_BE, _ in noisy], self.config.k)
-        for routing, (_, noise) in zip(routings, noisy, strict=True):
-            vars(routing).update(noise)
-        return routings
+    def logits(self, x_BD: Tensor) -> Tensor:
+        return self._noisy(x_BD)[0]
 
-    def _noisy(self, x_BD: Tensor) -> tuple[Tensor, dict[str, Any]]:
+    def among(self, logits_BE: Tensor, shared: Shared | None) -> Routing:
+        selected_BE = largest_k(within(logits_BE, shared), self.config.k)
+        weights_BE = softmax_over(logits_BE, selected_BE)
+        return Routing(weights_BE, selected_BE, logits_BE.softmax(-1), logits_BE)
+
+    def _noisy(self, x_BD: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Logits, and what a Routing tells of their noise."""
-        logits_BE = self.logits(x_BD)
+        logits_BE = gate_logits(self.gate, x_BD)
         if not (self.training and self.config.noise):
             return logits_BE, {}
         scale_BE = F.softplus(gate_logits(self.noise_gate, x_BD)) + MIN_NOISE

@@ -112,8 +112,8 @@ def test_a_compiled_package_equals_the_model(run: Path, tmp_path: Path, name: st
         {"name": "topk", "permutation": True},
         {"name": "moesart", "inference": "dense"},
         {"name": "softmax", "inference": "topk"},
-        {"name": "moesart", "joint": True},
-        {"name": "topk", "joint": True, "k": 3},
+        {"name": "moesart", "joint": 3},
+        {"name": "topk", "joint": 3, "k": 3},
     ],
     ids=str,
 )

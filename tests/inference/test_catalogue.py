@@ -34,8 +34,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "expert_choice": {"name": "expert_choice", "eval_group": 5},
     "moesart, dense": {"name": "moesart", "inference": "dense"},
     "moesart, sampled": {"name": "moesart", "inference": "sampled"},
-    **{f"{name}, joint": {"name": name, "joint": True} for name in ("moesart", "pps", "topk")},
-    "moesart, joint, sampled": {"name": "moesart", "joint": True, "inference": "sampled"},
+    **{f"{name}, joint": {"name": name, "joint": 3} for name in ("moesart", "pps", "topk")},
+    "moesart, joint, sampled": {"name": "moesart", "joint": 3, "inference": "sampled"},
 }
 
 

@@ -1,4 +1,4 @@
-"""Joint choice: one set of experts for all tasks, and what the estimate of each is in the mean.
+"""Joint choice: tasks choose among shared experts, and what their estimates are in the mean.
 
 Axes: B batch, T tasks, E experts, D input width.
 """
@@ -6,25 +6,21 @@ Axes: B batch, T tasks, E experts, D input width.
 from __future__ import annotations
 
 import itertools
-import math
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
+from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE, naive_moe
-from recsys_moe.model.penalties import penalty
 from recsys_moe.routers import Router, RouterShape, Routing, find_router, router
-from recsys_moe.routers.joint import log_mixture, route, route_task
+from recsys_moe.routers.joint import Shared, log_mixture, route, route_task, within
 from recsys_moe.routers.moesart import sampled_weights
-from recsys_moe.routers.pps import inclusion_probabilities
+from recsys_moe.routers.systematic import inclusion_probabilities
 from research.paper.bias import draws
-from tests.routers.test_moesart import L
 from tests.routers.test_pps import outcomes
 
 D, E, H = 5, 6, 7
@@ -42,7 +38,7 @@ KINDS: list[dict[str, Any]] = [
 
 def make(tasks: int = 2, **settings: Any) -> list[Router]:
     torch.manual_seed(0)
-    kind, given = find_router(settings["name"]), {"joint": True, "k": 2, **settings}
+    kind, given = find_router(settings["name"]), {"joint": 3, "k": 2, **settings}
     shapes = [RouterShape(D, E, task=task, num_tasks=tasks) for task in range(tasks)]
     routers = [kind(kind.Config(**given), shape) for shape in shapes]
     for number, one in enumerate(routers):
@@ -61,6 +57,8 @@ def probabilities(routings: list[Routing]) -> Tensor:
 
 # --- the mean of the estimates, by enumeration of all draws
 
+ORDERS = list(itertools.permutations(range(4)))
+
 
 def tasks_of(seed: int, tasks: int, scale: float) -> tuple[Tensor, Tensor]:
     """Logits and values of the experts (T, 4) of tasks that want different ones."""
@@ -69,113 +67,93 @@ def tasks_of(seed: int, tasks: int, scale: float) -> tuple[Tensor, Tensor]:
     return (scale * both[0]).requires_grad_(), both[1]
 
 
-@pytest.mark.parametrize("tasks", [1, 2, 3])
-@pytest.mark.parametrize("k", [1, 2, 3])
+def shared_sets(logits_TE: Tensor, count: int, order: Any) -> list[tuple[float, Shared]]:
+    """Every set of shared experts, with the line in one order, and its probability."""
+    log_q_E = log_mixture([logits_E[None] for logits_E in logits_TE])[0]
+    inclusion_E = inclusion_probabilities(log_q_E[None], count)[0]
+    drawn = outcomes(inclusion_E, torch.tensor(order))
+    return [(p, Shared(chosen_E[None], inclusion_E.log()[None])) for p, chosen_E in drawn]
+
+
+@pytest.mark.parametrize(("tasks", "joint", "k"), [(2, 3, 2), (2, 2, 2), (3, 3, 1), (2, 4, 2)])
 @pytest.mark.parametrize("scale", [0.0, 1.0, 4.0])
-def test_pps_is_unbiased_for_every_task_and_its_gradient(tasks: int, k: int, scale: float) -> None:
-    """sum over draws of P(draw) sum_i w_ti f_ti = sum_i g_ti f_ti with w_t = g_t / pi of q."""
+def test_pps_is_unbiased_for_every_task_and_its_gradient(
+    tasks: int, joint: int, k: int, scale: float
+) -> None:
+    """sum over both draws of P(draw) sum_i w_ti f_ti = sum_i g_ti f_ti, w = g / (pi pi').
+
+    For every order of the first line; weights sum to the number of tasks at most.
+    """
     logits_TE, values_TE = tasks_of(k, tasks, scale)
-    (dense_TE,) = torch.autograd.grad((logits_TE.softmax(-1) * values_TE).sum(), logits_TE)
     probs_TE = logits_TE.softmax(-1)
-    log_q_E = log_mixture([log_E[None] for log_E in logits_TE.log_softmax(-1)])[0]
-    inclusion_E = inclusion_probabilities(log_q_E[None], k)[0]
-    for order in itertools.permutations(range(4)):
-        mean_T = torch.zeros(tasks, dtype=torch.float64)
-        for chance, drawn_E in outcomes(inclusion_E, torch.tensor(order)):
-            weights_TE = probs_TE / inclusion_E * drawn_E
-            assert float(weights_TE.detach().sum(-1).max()) <= tasks + 1e-9
-            mean_T = mean_T + chance * (weights_TE * values_TE).sum(-1)
-        torch.testing.assert_close(mean_T, (probs_TE * values_TE).sum(-1))
-        (sampled_TE,) = torch.autograd.grad(mean_T.sum(), logits_TE, retain_graph=True)
+    dense_T = (probs_TE * values_TE).sum(-1)
+    (dense_TE,) = torch.autograd.grad(dense_T.sum(), logits_TE, retain_graph=True)
+    for order in ORDERS[::5]:
+        means = [torch.zeros((), dtype=torch.float64) for _ in range(tasks)]
+        for chance, shared in shared_sets(logits_TE.detach(), joint, order):
+            inclusion_E = shared.log_inclusion_BE[0].exp()
+            for t, (logits_E, values_E) in enumerate(zip(logits_TE, values_TE, strict=True)):
+                own_E = inclusion_probabilities(within(logits_E.detach()[None], shared), k)[0]
+                for again, drawn_E in outcomes(own_E, torch.tensor(order)):
+                    weights_D = probs_TE[t, drawn_E] / (inclusion_E * own_E)[drawn_E]
+                    assert float(weights_D.detach().sum()) <= tasks + 1e-9
+                    means[t] = means[t] + chance * again * (weights_D @ values_E[drawn_E])
+        torch.testing.assert_close(torch.stack(means), dense_T)
+        (sampled_TE,) = torch.autograd.grad(sum(means), logits_TE, retain_graph=True)  # type: ignore[arg-type]
         torch.testing.assert_close(sampled_TE, dense_TE)
 
 
 def test_draws_of_the_pps_router_are_unbiased_for_both_tasks() -> None:
     """10^5 draws: means within 5 standard errors of each task's g."""
     rows, routers = 100_000, make(name="pps")
-    routings = route(routers, batch(1).expand(rows, -1), None)
-    for routing in routings:
+    for routing in route(routers, batch(1).expand(rows, -1), None):
         error_E = (routing.weights_BE.mean(0) - routing.probs_BE[0]).abs()  # type: ignore[index]
         assert (error_E <= 5 * routing.weights_BE.std(0) / rows**0.5 + 1e-6).all()
-
-
-def expected(logits_TE: Tensor, k: int, strategy: Any) -> Tensor:
-    """E[w] (T, E) over all sets of k that are drawn from q and all choices of z."""
-    logs_TE = logits_TE.log_softmax(-1)
-    log_q_E = log_mixture([log_E[None] for log_E in logs_TE])[0]
-    total_TE = torch.zeros_like(logits_TE)
-    for drawn, chance in draws(log_q_E.exp(), k, replacement=False):
-        counts = torch.tensor([[drawn.count(i) for i in range(len(log_q_E))]] * len(logs_TE))
-        for z in drawn:
-            adjusted = torch.tensor([z] * len(logs_TE))
-            given = {"k": k, "strategy": strategy, "log_drawn_BE": log_q_E.expand_as(logs_TE)}
-            weights_TE = sampled_weights(logs_TE, counts, adjusted, **given)
-            total_TE = total_TE + chance / k * weights_TE
-    return total_TE
-
-
-@pytest.mark.parametrize("k", [2, 3])
-@pytest.mark.parametrize("strategy", ["i", "iii", "3"])
-def test_tasks_that_agree_have_the_weights_of_separate_choices(k: int, strategy: Any) -> None:
-    """q = g then, so that every draw has the same chance and, by eq. (3), the same weights."""
-    logits_TE = tasks_of(0, 1, 1.0)[0].detach().expand(2, -1)
-    log_g_E = logits_TE[0].log_softmax(-1)
-    torch.testing.assert_close(log_mixture([log_g_E[None]] * 2)[0], log_g_E)
-    apart_E = torch.zeros(4, dtype=torch.float64)
-    for drawn, chance in draws(log_g_E.exp(), k, replacement=False):
-        counts = torch.tensor([[int(i in drawn) for i in range(4)]])
-        for z in drawn:
-            given = {"k": k, "strategy": strategy}
-            own = sampled_weights(log_g_E[None], counts, torch.tensor([z]), **given)[0]
-            apart_E = apart_E + chance / k * own
-    torch.testing.assert_close(expected(logits_TE, k, strategy), apart_E.expand(2, -1))
 
 
 G = torch.tensor([[0.6, 0.2, 0.1, 0.1], [0.1, 0.2, 0.1, 0.6]], dtype=torch.float64)
 """Two tasks that want different experts; q = (.35, .2, .1, .35)."""
 
 
-def test_eq_3_by_hand() -> None:
-    """k = 2, drawn 0 and 1, z = 1. The other's weight before the softmax is g_0 / (1 q_0).
+def law(logits_TE: Tensor, joint: int, task: int) -> dict[tuple[int, ...], float]:
+    """Probability of each pair of experts that a task draws among the shared ones."""
+    found: dict[tuple[int, ...], float] = {}
+    for order in ORDERS:
+        for chance, shared in shared_sets(logits_TE, joint, order):
+            probs_E = within(logits_TE[task][None], shared).softmax(-1)[0]
+            for drawn, again in draws(probs_E, 2, replacement=False):
+                if shared.chosen_BE[0, list(drawn)].all():
+                    found[drawn] = found.get(drawn, 0) + chance * again / len(ORDERS)
+    return found
 
-    Task 0: .6 / .35 = 1.714286 beside .2: w = (.895522, .104478). Task 1: .1 / .35 = .285714
-    beside .2: (.588235, .411765). Separate choices would have 1 beside .2 for both.
+
+def mean_weights(pairs: dict[tuple[int, ...], float], g_E: Tensor) -> Tensor:
+    """E[w] of eq. (3) over the pairs and both choices of z."""
+    total_E = torch.zeros_like(g_E)
+    for drawn, chance in pairs.items():
+        counts = torch.tensor([[int(i in drawn) for i in range(4)]])
+        for z in drawn:
+            given: dict[str, Any] = {"k": 2, "strategy": "3"}
+            weights_BE = sampled_weights(g_E.log()[None], counts, torch.tensor([z]), **given)
+            total_E = total_E + chance / 2 * weights_BE[0]
+    return total_E
+
+
+def test_where_all_experts_are_shared_moesart_draws_as_separate_choices_do() -> None:
+    """pi = 1 then, so that each task draws from its own g: the estimate is eq. (3)'s."""
+    for task, g_E in enumerate(G):
+        apart = {pair: p for pair, p in draws(g_E, 2, replacement=False)}
+        assert law(G.log(), 4, task) == pytest.approx(apart)
+
+
+@pytest.mark.parametrize(("joint", "bias"), [(2, 0.2373), (3, 0.0317), (4, 0.0596)])
+def test_bias_of_eq_3_by_enumeration(joint: int, bias: float) -> None:
+    """|E[w] - g|_2 of both tasks; with 4 of 4 shared it is that of separate choices.
+
+    Two shared experts leave nothing to choose, and each task weighs both; a third suffices.
     """
-    log_q_BE = log_mixture([row[None].log() for row in G]).expand(2, -1)
-    given: dict[str, Any] = {"k": 2, "strategy": "3", "log_drawn_BE": log_q_BE}
-    counts, adjusted = torch.tensor([[1, 1, 0, 0]] * 2), torch.tensor([1, 1])
-    weights_TE = sampled_weights(G.log(), counts, adjusted, **given)
-    by_hand = [[0.895522, 0.104478, 0, 0], [0.588235, 0.411765, 0, 0]]
-    torch.testing.assert_close(weights_TE.float(), torch.tensor(by_hand))
-
-
-@pytest.mark.parametrize(
-    ("k", "bias", "cosines", "apart"),
-    [(2, 0.1356, [0.9974, 0.9744], 0.0596), (3, 0.0859, [0.9997, 0.9989], 0.2199)],
-)
-def test_bias_and_gradient_of_eq_3_by_enumeration(
-    k: int, bias: float, cosines: list[float], apart: float
-) -> None:
-    """|E[w] - g|_2, beside that of separate choices, and the mean gradient's cosine with the dense.
-
-    As for separate choices eq. (3) is biased, less so with k = 3 here, and its gradient points
-    where the dense one does.
-    """
-    logits_TE = G.log().requires_grad_()
-    mean_TE = expected(logits_TE, k, "3")
-    assert (mean_TE - G).norm(dim=-1).tolist() == pytest.approx([bias, bias], abs=6e-5)
-    assert float((expected(G[:1].log(), k, "3") - G[:1]).norm()) == pytest.approx(apart, abs=6e-5)
-    (gradient_TE,) = torch.autograd.grad((mean_TE * L).sum(), logits_TE)
-    found = torch.cosine_similarity(gradient_TE, G * (L - (G @ L)[:, None]))
-    assert found.tolist() == pytest.approx(cosines, abs=6e-5)
-
-
-def test_the_correction_has_no_gradient_and_so_no_task_teaches_another() -> None:
-    routers = make(name="moesart")
-    loss = (route(routers, batch(), None)[0].weights_BE @ torch.arange(float(E))).sum()
-    loss.backward()
-    assert routers[0].gate.weight.grad.abs().sum() > 0  # type: ignore[union-attr]
-    assert routers[1].gate.weight.grad is None  # type: ignore[union-attr]
+    found = [mean_weights(law(G.log(), joint, task), G[task]) - G[task] for task in (0, 1)]
+    assert [float(one.norm()) for one in found] == pytest.approx([bias, bias], abs=6e-5)
 
 
 # --- the choice
@@ -184,34 +162,38 @@ def test_the_correction_has_no_gradient_and_so_no_task_teaches_another() -> None
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("given", KINDS, ids=str)
 @pytest.mark.parametrize("tasks", [2, 3])
-def test_all_tasks_have_the_same_experts_and_weights_of_their_own(
+def test_tasks_choose_k_of_the_shared_experts(
     given: dict[str, Any], tasks: int, training: bool
 ) -> None:
     routers = [one.train(training) for one in make(tasks, **given)]
     routings = route(routers, batch(), None)
-    selected = [routing.selected_BE for routing in routings]
-    assert all(torch.equal(selected[0], one) for one in selected)
-    most = E if given.get("inference") == "dense" and not training else 2
-    assert selected[0].sum(-1).max() == most
-    assert not torch.equal(routings[0].weights_BE, routings[1].weights_BE)
+    if given.get("inference") == "dense" and not training:
+        assert all(routing.selected_BE.all() for routing in routings)
+        return
+    shared_BE = routings[0].shared_BE
+    assert shared_BE is not None and (shared_BE.sum(-1) == 3).all()
     for one, routing in zip(routers, routings, strict=True):
-        assert (routing.weights_BE >= 0).all()
+        assert torch.equal(routing.shared_BE, shared_BE)  # type: ignore[arg-type]
+        assert not (routing.selected_BE & ~shared_BE).any()
+        assert (routing.selected_BE.sum(-1) <= 2).all() and (routing.weights_BE >= 0).all()
         assert (routing.weights_BE[~routing.selected_BE] == 0).all()
         assert (routing.weights_BE.sum(-1) <= one.max_sum + 1e-5).all()
+    assert not torch.equal(routings[0].selected_BE, routings[1].selected_BE)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_evaluation_keeps_the_set_with_the_most_of_all_tasks_and_renormalises(name: str) -> None:
-    """Against every set of two: sum over tasks and the set of g, and w = g / its sum there."""
+def test_evaluation_shares_the_set_with_the_most_of_all_tasks(name: str) -> None:
+    """Against every set of three: sum over tasks of g; then each task's two largest there."""
     routings = route([one.eval() for one in make(3, name=name)], batch(), None)
-    probs_TBE = probabilities(routings)
-    sets = list(itertools.combinations(range(E), 2))
+    probs_TBE = probabilities(routings).detach()
+    sets = list(itertools.combinations(range(E), 3))
     best = torch.stack([probs_TBE.sum(0)[:, list(one)].sum(-1) for one in sets]).argmax(0)
     for routing, probs_BE in zip(routings, probs_TBE, strict=True):
         for row, number in enumerate(best.tolist()):
-            kept = list(sets[number])
-            weights = torch.zeros(E).index_copy(0, torch.tensor(kept), probs_BE[row, kept])
-            torch.testing.assert_close(routing.weights_BE[row], weights / weights.sum())
+            kept = sorted(sets[number], key=lambda i: -float(probs_BE[row, i]))[:2]
+            chosen = probs_BE[row, kept] if name != "moesart" else torch.ones(2)
+            weights = torch.zeros(E).index_copy(0, torch.tensor(kept), chosen / chosen.sum())
+            torch.testing.assert_close(routing.weights_BE[row], weights)
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -219,10 +201,20 @@ def test_evaluation_keeps_the_set_with_the_most_of_all_tasks_and_renormalises(na
 def test_a_single_task_is_as_without_it_bit_for_bit(given: dict[str, Any], training: bool) -> None:
     found, apart = (
         route([one.train(training) for one in make(1, **given, joint=joint)], batch(), None)[0]
-        for joint in (True, False)
+        for joint in (3, 0)
     )
     assert torch.equal(found.weights_BE, apart.weights_BE)
     assert torch.equal(found.selected_BE, apart.selected_BE)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_evaluation_with_all_experts_shared_is_that_of_separate_choices(name: str) -> None:
+    found, apart = (
+        route([one.eval() for one in make(name=name, joint=joint)], batch(), None)
+        for joint in (E, 0)
+    )
+    for one, other in zip(found, apart, strict=True):
+        assert torch.equal(one.weights_BE, other.weights_BE)
 
 
 @pytest.mark.parametrize("given", KINDS, ids=str)
@@ -266,32 +258,25 @@ def test_the_layer_equals_the_naive_mixture_in_values_and_gradients(
 
 
 def test_joint_routers_are_built_alike() -> None:
-    routers = [*make(name="moesart")[:1], *make(name="moesart", joint=False)[1:]]
-    with pytest.raises(ConfigError, match=r"joint=true must be of one kind .* got Moesart"):
+    routers = [*make(name="moesart")[:1], *make(name="moesart", joint=0)[1:]]
+    with pytest.raises(ConfigError, match=r"with joint must be of one kind .* got Moesart"):
         MoE(Experts(E, D, H, dropout=0.0), routers)
 
 
-def test_a_learned_permutation_is_each_tasks_own_and_refused() -> None:
-    with pytest.raises(ConfigError, match=r"joint must be false with .*permutation=true, got true"):
-        router("topk", input_dim=D, num_experts=E, joint=True, permutation=True)
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"name": "moesart", "joint": 1}, r"joint must be 0 or in .*k=2.*=6, got 1; change"),
+        ({"name": "pps", "joint": 7}, r"joint must be 0 or in .*k=2.*=6, got 7; change"),
+        ({"name": "topk", "joint": 3, "permutation": True}, "joint must be 0 with .*true, got 3"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        router(input_dim=D, num_experts=E, **given)
 
 
-# --- penalties
-
-
-def test_the_lasso_of_a_joint_choice_counts_what_tasks_want_off_the_common_set() -> None:
-    """G with k = 2: q keeps 0 and 3, so each task has .2 + .1 off it; alone each has .1 + .1."""
-    routings = [Routing(g, g > 0, g, log_mixture_BE=G.mean(0, True).log()) for g in G[:, None]]
-    found = [float(penalty({"trimmed_lasso": 1.0}, routing, 2)) for routing in routings]
-    assert found == pytest.approx([0.3, 0.3])
-    apart = [float(penalty({"trimmed_lasso": 1.0}, Routing(g, g > 0, g), 2)) for g in G[:, None]]
-    assert apart == pytest.approx([0.2, 0.2])
-
-
-@settings(max_examples=100)
-@given(st.integers(0, 10**6), st.floats(0.1, 300.0), st.integers(2, 4))
-def test_ratios_stay_within_the_number_of_tasks(seed: int, scale: float, tasks: int) -> None:
-    """g_t / q <= T, also where g underflows to 0."""
-    logs_TE = tasks_of(seed, tasks, scale)[0].detach().log_softmax(-1)
-    log_q_E = log_mixture([log_E[None] for log_E in logs_TE])[0]
-    assert float((logs_TE - log_q_E).max()) <= math.log(tasks) + 1e-9
+def test_the_load_penalty_is_refused() -> None:
+    raw = {"model": {"router": {"name": "topk", "joint": 3}}, "penalties": {"load": 0.1}}
+    with pytest.raises(ConfigError, match=r"penalties\.load .* unless model\.router\.joint=0"):
+        parse_config(raw)

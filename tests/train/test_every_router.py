@@ -39,7 +39,7 @@ def test_the_artifact_evaluates_as_the_model_that_was_trained(
 def test_a_joint_choice_visits_k_experts_in_training_evaluation_and_explanations(
     name: str, prepared: Path, tmp_path: Path
 ) -> None:
-    model = {**TINY_MODEL, "router": {"name": name, "joint": True, "k": 2}}
+    model = {**TINY_MODEL, "router": {"name": name, "joint": 2, "k": 2}}
     trainer = {"max_epochs": 1, "batch_size": 64}
     config = parse_config({"model": model, "trainer": trainer})
     fitted = fit(config, prepared, tmp_path / "run")
