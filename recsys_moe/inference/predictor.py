@@ -205,9 +205,9 @@ class Predictor(IndexScorer, LiveEvents):
         resolved = self.resolve(users)
         top_items = self._top_items.with_cold_users(self.cold_users.encoder(resolved.parts))
         values = self.context.read_rows(context, len(resolved)).value_BC
-        before = self._events(resolved, events)
+        before = self._past(resolved, events, items=exclude_seen)
         return top_items.best(
-            of_users(resolved.index_N)._replace(context=values, events=before),
+            of_users(resolved.index_N)._replace(context=values, **before),
             item_N,
             k,
             exclude_seen=exclude_seen,
@@ -236,17 +236,23 @@ class Predictor(IndexScorer, LiveEvents):
         return self._top_items.similar(int(index), k)
 
     def explain(
-        self, users: Whom, items: Whom, *, context: Context = None
+        self, users: Whom, items: Whom, *, context: Context = None, events: RowEvents = None
     ) -> list[dict[str, list[ExpertShare]]]:
         """Expert attribution: per pair and task the selected experts, largest contribution first.
 
         Contributions need not sum to the logit, because towers are not linear. Raises DataError
         on unequal lengths.
         """
-        return self._pair_scores.expert_shares(*self._pairs(users, items, context))
+        return self._pair_scores.expert_shares(*self._pairs(users, items, context, events))
 
     def attributions(
-        self, users: Whom, items: Whom, most: int = 5, *, context: Context = None
+        self,
+        users: Whom,
+        items: Whom,
+        most: int = 5,
+        *,
+        context: Context = None,
+        events: RowEvents = None,
     ) -> list[dict[str, list[Attribution]]]:
         """Feature attribution: per pair and task, the largest contribution first.
 
@@ -254,7 +260,7 @@ class Predictor(IndexScorer, LiveEvents):
         in turn (see `Attribution`); at most `most` features and `most` items of the history.
         Raises ConfigError with `no_attributions`, DataError on unequal lengths.
         """
-        request, cold = self._pairs(users, items, context)
+        request, cold = self._pairs(users, items, context, events)
         most, rows = whole_number("most", most, 0), range(request.rows)
         pairs = (request.take(slice(row, row + 1)) for row in rows)
         per_pair = (self._attributions.of_pair(pair, cold, most) for pair in pairs)
@@ -289,5 +295,5 @@ class Predictor(IndexScorer, LiveEvents):
                 f"users and items must have the same length, got {len(user)} and {len(item)}"
             )
         values = self.context.read_rows(context, len(user)).value_BC
-        request = Request(user.index_N, item.index_N, values, self._events(user, events))
+        request = Request(user.index_N, item.index_N, values, **self._past(user, events))
         return request, self.cold_users.encoder(user.parts, item.parts)

@@ -124,9 +124,10 @@ class Recommender(nn.Module, ABC):
 
     def _told(self, request: Request) -> Request:
         """With the vectors of the items of its events, for encoders that read them."""
-        if request.events is None or self.encoders is None or not self.encoders.reads_events:
+        events = None if request.event_vectors is not None else request.events
+        if events is None or self.encoders is None or not self.encoders.reads_events:
             return request
-        item_ML = request.events.item
+        item_ML = events.item
         item_E, place_ML = item_ML, None
         if self.encoders.of_entity("item"):  # each item once
             item_E, place_ML = item_ML.unique(return_inverse=True)

@@ -44,6 +44,8 @@ class Request(NamedTuple):
     `context`: (B, C) float32, per context feature of the model the index of a category or a
     standardised number, NaN where missing; None: all are missing. `events`: None: no history.
     `item_vectors`: (M, L, D), of the items of the events; the model fills them in.
+    `event_vectors`: (B, D), what the sequence encoder says of the events of each row, where that is
+    known already; then it does not read `events`.
     """
 
     user: Tensor
@@ -51,6 +53,7 @@ class Request(NamedTuple):
     context: Tensor | None = None
     events: Events | None = None
     item_vectors: Tensor | None = None
+    event_vectors: Tensor | None = None
 
     def to(self, device: torch.device) -> Request:
         """On a device."""
@@ -64,7 +67,8 @@ class Request(NamedTuple):
 
     def _each(self, change: Callable[[Tensor], Tensor], events: Events | None) -> Request:
         context = None if self.context is None else change(self.context)
-        return Request(change(self.user), change(self.item), context, events)
+        known = None if self.event_vectors is None else change(self.event_vectors)
+        return Request(change(self.user), change(self.item), context, events, event_vectors=known)
 
     @property
     def rows(self) -> int:

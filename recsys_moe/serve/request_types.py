@@ -29,7 +29,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from recsys_moe import raw_ids
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.encode import ColdUser
-from recsys_moe.inference.events.observed import Event
+from recsys_moe.inference.events.observed import GivenEvent
 
 INTEGER = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 RULE = "rule"
@@ -230,12 +230,12 @@ def _cold_user(one: NewUser | NewItem) -> ColdUser:
     return ColdUser(one.features, one.history, plain_events(one.events))  # type: ignore[arg-type]
 
 
-def plain_events(events: Iterable[OwnEvent]) -> list[Event]:
-    """For the predictor."""
-    return [Event(**vars(one)) for one in events]
+def plain_events(events: Iterable[OwnEvent]) -> list[GivenEvent]:
+    """For the predictor, which checks them."""
+    return [vars(one) for one in events]
 
 
-def events_by_row(given: OwnEvents, rows: int) -> list[list[Event]]:
+def events_by_row(given: OwnEvents, rows: int) -> list[list[GivenEvent]]:
     """A list of each row, the same one where they have one. Raises DataError."""
     if not given or isinstance(given[0], OwnEvent):
         return [plain_events(given)] * rows  # type: ignore[arg-type]

@@ -255,7 +255,9 @@ class Attributor:
         (user_V, user_VD), (item_V, item_VD) = entities
         model = with_cold_users(self._artifact.model, LeftOut(cold, user_VD, item_VD))
         context_VC = self._without(pair.context, [part.attribution for part in parts])
-        logits_VT = model(Request(user_V, item_V, context_VC)).logits_BT[:, self._columns]
+        variants = pair.take(torch.zeros_like(user_V))
+        variants = variants._replace(user=user_V, item=item_V, context=context_VC)
+        logits_VT = model(variants).logits_BT[:, self._columns]
         return logits_VT[:1] - logits_VT[1:]
 
     def _without(self, context_1C: Tensor | None, left: Sequence[Attribution]) -> Tensor | None:

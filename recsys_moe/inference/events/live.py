@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.encode import ColdStart, Resolved
 from recsys_moe.inference.events.observed import GivenEvent
 from recsys_moe.inference.events.reader import NO_EVENTS
+from recsys_moe.inference.events.states import States
 from recsys_moe.inference.events.store import EventStore, Observed
 from recsys_moe.inference.events.user_events import RowEvents, UserEvents
+from recsys_moe.inference.events.user_vectors import UserVectors
 from recsys_moe.inference.vocabulary import Vocabulary
-from recsys_moe.model.request import Events
+
+MOST_ROWS = 1024
+"""Of a request that is answered by the states of its users; of more all timelines are read."""
 
 
 class LiveEvents:
@@ -25,6 +30,7 @@ class LiveEvents:
     store: EventStore | None
     """Of observed events; None for a model that reads none. Another Predictor may take it over."""
     _user_events: UserEvents | None
+    _vectors: UserVectors
 
     def _open(self, store: EventStore | None) -> None:
         reader = self.cold_users.events
@@ -34,6 +40,7 @@ class LiveEvents:
             self.store = EventStore(length) if store is None else store
             parts = self.artifact, self.users, self.items
             self._user_events = UserEvents(*parts, reader=reader, store=self.store)
+            self._vectors = UserVectors(self._user_events, States(self.artifact.model))
 
     def observe(self, events: Sequence[GivenEvent]) -> Observed:
         """Store what users did: the next `score` and `recommend` of them see it.
@@ -46,10 +53,17 @@ class LiveEvents:
             raise DataError(NO_EVENTS)
         return self._user_events.observe(reader.read(events, of_users=True))
 
-    def _events(self, users: Resolved, given: RowEvents) -> Events | None:
-        """What the model reads of the users of the rows. Raises DataError."""
-        if self._user_events is not None:
-            return self._user_events.events(users.index_N, users.identities, given)
-        if given is not None and len(given):
-            raise DataError(NO_EVENTS)
-        return None
+    def _past(self, users: Resolved, given: RowEvents, *, items: bool = False) -> dict[str, Any]:
+        """Fields of a Request: what the users of the rows did, or what the model says of that.
+
+        `items`: the events themselves are wanted, too. Raises DataError.
+        """
+        if self._user_events is None:
+            if given is not None and len(given):
+                raise DataError(NO_EVENTS)
+            return {}
+        asked, vectors = (users.index_N, users.identities, given), None
+        if len(users) <= MOST_ROWS:
+            vectors = self._vectors.vectors(*asked)
+        events = self._user_events.events(*asked) if items or vectors is None else None
+        return {"events": events, "event_vectors": vectors}

@@ -38,7 +38,7 @@ class Event:
 
 
 GivenEvent: TypeAlias = Event | Mapping[str, Any]
-NAMES = tuple(field.name for field in fields(Event))
+NAMES = {field.name: None for field in fields(Event)}
 
 
 def read_events(given: Iterable[GivenEvent], *, of_users: bool) -> list[Event]:
@@ -59,7 +59,9 @@ def read_events(given: Iterable[GivenEvent], *, of_users: bool) -> list[Event]:
 
 def read_event(given: GivenEvent, *, of_users: bool) -> Event:
     """One event. Raises DataError."""
-    cells = vars(given) if isinstance(given, Event) else plain(given)
+    cells = vars(given) if isinstance(given, Event) else given
+    if type(cells) is not dict:
+        cells = plain(cells)
     if not isinstance(cells, dict):
         raise DataError(f"an event must be an object of item and time, got {shown(given)}")
     for name in cells:

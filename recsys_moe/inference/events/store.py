@@ -6,6 +6,7 @@ A timeline is replaced, never changed: a reader needs no lock and keeps what it 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import math
 import sys
 import threading
@@ -39,6 +40,8 @@ class Timeline(NamedTuple):
     """What a second delivery is known by."""
     gone: array[int] = array("Q")
     """The same of the last events that made room for later ones."""
+    version: int = 0
+    """Another one for all other events of the process; 0: empty."""
 
 
 STORED, DUPLICATE = "stored", "duplicate"
@@ -172,6 +175,7 @@ class EventStore:
 
 
 EMPTY = Timeline()
+_versions = itertools.count(1)
 
 
 def _inserted(line: Timeline, event: Event, length: int) -> Timeline:
@@ -184,11 +188,14 @@ def _inserted(line: Timeline, event: Event, length: int) -> Timeline:
     keys.insert(place, _digest(event))
     more = max(0, len(item) - length)
     gone = (line.gone + keys[:more])[-length:]
-    return Timeline(item[more:], value[more:], moment[more:], keys[more:], gone)
+    kept = item[more:], value[more:], moment[more:], keys[more:]
+    return Timeline(*kept, gone, next(_versions))
 
 
 def is_known(event: Event, line: Timeline) -> bool:
     """Was it delivered before?"""
+    if not line.time:
+        return False
     key = _digest(event)
     return key in line.keys or key in line.gone
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 import torch
@@ -18,6 +19,7 @@ from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
 from recsys_moe.inference.events.observed import Event, GivenEvent
 from recsys_moe.inference.events.reader import EventReader
+from recsys_moe.inference.events.states import Entry
 from recsys_moe.inference.events.store import EMPTY, EventStore, Observed, Timeline, is_known
 from recsys_moe.inference.vocabulary import Vocabulary
 from recsys_moe.model.request import Events
@@ -28,12 +30,17 @@ Identity: TypeAlias = str | tuple[Event, ...]
 """Who has no index of their own: the raw id, or the events of a cold-start user."""
 
 
-class Entry(NamedTuple):
-    """An event as a model reads it."""
+class Asked(NamedTuple):
+    """Whose events a window holds."""
 
-    time: float
-    item: int
-    value: float
+    user: int
+    """Index of a known user, else `size` or above."""
+    line: Timeline
+    """Observed events."""
+    own: Sequence[Event]
+    """Of the request or of a cold-start user."""
+    name: str
+    """Raw id of an unknown user who has one; else empty."""
 
 
 class UserEvents:
@@ -83,6 +90,15 @@ class UserEvents:
         `index_B`: of known users, `size` or ~i of others, who are in `identities` by row where
         there may be events. Raises DataError for invalid events of the request.
         """
+        asked, user_M, window_B = self.asked(index_B, identities, given)
+        pairs = enumerate(asked)
+        joined = {place: self.joined(one) for place, one in pairs if one.line.time or one.own}
+        return self._windows(user_M, joined, window_B)
+
+    def asked(
+        self, index_B: Tensor, identities: Mapping[int, Identity], given: RowEvents = None
+    ) -> tuple[list[Asked], Tensor, Tensor]:
+        """Whose windows the rows read, their users (M,), and which window each row reads (B,)."""
         lists, list_B = self._given(given, len(index_B))
         size, places = self._sizes[0], dict[Identity, int]()
         user_B = index_B.where(index_B >= 0, size)
@@ -90,14 +106,15 @@ class UserEvents:
             user_B[row] = size + 1 + places.setdefault(one, len(places))
         key_M, window_B = (user_B * len(lists) + list_B).unique(return_inverse=True)
         user_M, list_M = key_M.div(len(lists), rounding_mode="floor"), key_M % len(lists)
-        own = [lists[number] for number in list_M.tolist()]
-        joined = {}
-        for place, who in enumerate(self._identities(user_M, [*places])):
-            line = self.store.of(who) if isinstance(who, str) else EMPTY
-            more = own[place] if isinstance(who, str) else [*who, *own[place]]
-            if line.time or more:
-                joined[place] = self._joined(int(user_M[place]), line, more)
-        return self._windows(user_M, joined, window_B)
+        whom = zip(user_M.tolist(), self._identities(user_M, [*places]), strict=True)
+        asked = []
+        for (user, who), number in zip(whom, list_M.tolist(), strict=True):
+            if isinstance(who, str):
+                name = who if user > size else ""
+                asked.append(Asked(user, self.store.of(who), lists[number], name))
+            else:
+                asked.append(Asked(user, EMPTY, [*who, *lists[number]], ""))
+        return asked, user_M, window_B
 
     def _given(self, given: RowEvents, rows: int) -> tuple[list[list[Event]], Tensor]:
         """The lists of events that the rows bring, and which of them each row has."""
@@ -128,21 +145,37 @@ class UserEvents:
             for user in user_M.tolist()
         ]
 
-    def _joined(self, user: int, line: Timeline, more: Sequence[Event]) -> list[Entry]:
+    def joined(self, asked: Asked) -> list[Entry]:
         """The last events of a user, wherever they are from."""
-        found = self._base(user)
+        found, line = self._base(asked.user), asked.line
         known = {(one.item, math.floor(one.time)) for one in found}
-        new = [(*one,) for one in zip(line.time, line.item, line.value, strict=True)]
-        new += [
-            (one.time, str(one.item), math.nan if one.value is None else one.value)
-            for one in more[-self.length :]
-            if not is_known(one, line)
-        ]
-        index_N = self._items.index([item for _, item, _ in new])[0].tolist() if new else []
-        for (time, _, value), item in zip(new, index_N, strict=True):
-            if item == self._sizes[1] or (item, math.floor(time)) not in known:
-                found.append(Entry(time, item, self._reader.standardised(value)))
+        new = self._entries(line.item, line.time, line.value) + self.own([asked])[0]
+        for one in new:
+            if one.item == self._sizes[1] or (one.item, math.floor(one.time)) not in known:
+                found.append(one)
         return sorted(found, key=lambda one: one.time)[-self.length :]
+
+    def own(self, asked: Sequence[Asked]) -> list[list[Entry]]:
+        """The last own events of each window, without those that were observed before."""
+        new = [
+            [event for event in one.own[-self.length :] if not is_known(event, one.line)]
+            for one in asked
+        ]
+        flat = [event for own in new for event in own]
+        values = [math.nan if one.value is None else one.value for one in flat]
+        items, times = [str(one.item) for one in flat], [one.time for one in flat]
+        entries = iter(self._entries(items, times, values))
+        return [[*islice(entries, len(own))] for own in new]
+
+    def _entries(
+        self, items: Sequence[str], times: Sequence[float], values: Sequence[float]
+    ) -> list[Entry]:
+        """Events of raw items and ratings as the model reads them."""
+        if not items:
+            return []
+        index_N = self._items.index(items)[0].tolist()
+        columns = times, index_N, map(self._reader.standardised, values)
+        return [Entry(*one) for one in zip(*columns, strict=True)]
 
     def _base(self, user: int) -> list[Entry]:
         """The stored events of a known user."""

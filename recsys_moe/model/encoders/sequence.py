@@ -5,14 +5,15 @@ Axes: B rows, M windows, L events of a window, D width of the embeddings.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recsys_moe.model.encoders.base import Encoder
-from recsys_moe.model.encoders.mixers import MIXERS, Mixer
+from recsys_moe.model.encoders.mixers import MIXERS, Mixer, State
+from recsys_moe.model.encoders.mixers.base import after
 from recsys_moe.model.experts import Dropout
 from recsys_moe.model.request import Events, Request
 from recsys_moe.seeds import stream_seed
@@ -49,6 +50,8 @@ class EventSequence(Encoder):
         self.nothing_D = nn.Parameter(torch.zeros(dim))
 
     def forward(self, request: Request) -> Tensor:
+        if request.event_vectors is not None:
+            return request.event_vectors
         events = request.events
         if events is None or request.item_vectors is None:
             return self.nothing_D.expand(request.rows, -1)
@@ -97,30 +100,74 @@ class EventSequence(Encoder):
 
     def encode(self, item_MLD: Tensor, events: Events) -> Tensor:
         """(M, L, D): after each event of the windows what is said of the user."""
-        x_MLD = _dropped(self.dropout, self.first_norm(item_MLD + self._about(events).to(item_MLD)))
+        x_MLD = _dropped(self.dropout, self._entering(item_MLD, events))
         for block in self.blocks:
             x_MLD = block(x_MLD, events.time)
-        return self.last_norm(x_MLD) + self._so_far(item_MLD, events).to(x_MLD)
+        count_L = torch.arange(1, 1 + x_MLD.shape[1], device=x_MLD.device)
+        off_ML, rated_ML = self._sums(item_MLD, events)
+        return self.last_norm(x_MLD) + self._so_far(off_ML, rated_ML, count_L).to(x_MLD)
 
-    def _so_far(self, item_MLD: Tensor, events: Events) -> Tensor:
-        """What is added for how the user rates, and for the number of events. (M, L, D)
+    def read(self, item_MLD: Tensor, events: Events) -> tuple[Tensor, State]:
+        """What is said after the events (M, D), and the state, of one row per window."""
+        count_M, state = events.place, list[Tensor]()
+        x_MLD = self._entering(item_MLD, events)
+        parts: Any = self.blocks
+        for block in parts:
+            x_MLD, kept = block.read(x_MLD, events.time, count_M)
+            state += kept
+        sums = [after(part, count_M) for part in self._sums(item_MLD, events)] + [count_M.float()]
+        out_MD = self.last_norm(after(x_MLD, count_M)) + self._so_far(*sums)
+        return out_MD, (torch.stack(sums, -1), after(events.time, count_M), *state)
 
-        How a user rates: the mean of ratings less what their items make expect, as if SHRINKAGE
-        more had been as expected.
+    def start(self, rows: int) -> State:
+        """The state before any event, all 0: sums of how the user rated, ratings and events (M, 3);
+        the time of the last event (M,); what the mixers of the blocks keep."""
+        zero_M3 = self.nothing_D.new_zeros(rows, 3)
+        parts: Any = self.blocks
+        kept = [one for block in parts for one in block.mixer.start(rows)]
+        return zero_M3, zero_M3.new_zeros(rows, dtype=torch.float64), *kept
+
+    def step(
+        self, item_MD: Tensor, value_M: Tensor, time_M: Tensor, state: State
+    ) -> tuple[Tensor, State]:
+        """One more event: what is said after it (M, D), and the state. As `encode` within 1e-5."""
+        sum_M3, before_M, *kept = state
+        gap_M = _days(time_M - before_M) * (sum_M3[:, 2] > 0)
+        x_MD = self.first_norm(item_MD + self._about(value_M, gap_M))
+        now: list[Tensor] = []
+        parts: Any = self.blocks
+        for block in parts:
+            size = len(block.mixer.start(0))
+            x_MD, own = block.step(x_MD, time_M, tuple(kept[:size]))
+            now, kept = [*now, *own], kept[size:]
+        off_M, one_M = self._off(item_MD, value_M), torch.ones_like(value_M)
+        sum_M3 = sum_M3 + torch.stack([off_M, _rated(value_M), one_M], -1)
+        out_MD = self.last_norm(x_MD) + self._so_far(*sum_M3.unbind(-1))
+        return out_MD, (sum_M3, time_M, *now)
+
+    def _entering(self, item_MLD: Tensor, events: Events) -> Tensor:
+        gap_ML = F.pad(_days(events.time.diff(dim=1)), (1, 0))
+        return self.first_norm(item_MLD + self._about(events.value, gap_ML).to(item_MLD))
+
+    def _sums(self, item_MLD: Tensor, events: Events) -> tuple[Tensor, Tensor]:
+        """So far ratings less what their items make expect, and the number of ratings, (M, L)."""
+        off_ML = self._off(item_MLD, events.value)
+        return off_ML.cumsum(1), _rated(events.value).cumsum(1)
+
+    def _off(self, item: Tensor, value: Tensor) -> Tensor:
+        return (value - item.float() @ self.expected_D).nan_to_num(0.0)
+
+    def _so_far(self, off: Tensor, rated: Tensor, count: Tensor) -> Tensor:
+        """What is added for how the user rates, and for the number of events. (..., D)
+
+        How a user rates: the mean, as if SHRINKAGE more ratings had been as expected.
         """
-        off_ML = (events.value - item_MLD.float() @ self.expected_D).nan_to_num(0.0)
-        rated_ML = (~events.value.isnan()).float().cumsum(1)
-        mean_ML = off_ML.cumsum(1) / (rated_ML + SHRINKAGE)
-        number_L = torch.arange(1, 1 + off_ML.shape[1], device=off_ML.device)
-        count_ML = number_L.log1p().expand_as(off_ML)
-        return torch.stack([mean_ML, count_ML], -1) @ self.so_far_2D
+        mean = off / (rated + SHRINKAGE)
+        return torch.stack([mean, count.log1p().expand_as(mean)], -1) @ self.so_far_2D
 
-    def _about(self, events: Events) -> Tensor:
-        """What is added for the rating and for the time since the event before. (M, L, D)"""
-        missing_ML = events.value.isnan()
-        gap_ML = (events.time.diff(dim=1).clamp(min=0) / DAY).log1p()
-        gap_ML = F.pad(gap_ML, (1, 0))
-        parts = (events.value.nan_to_num(0.0), missing_ML.float(), gap_ML.float())
+    def _about(self, value: Tensor, gap: Tensor) -> Tensor:
+        """What is added for the rating and for the time since the event before. (..., D)"""
+        parts = (value.nan_to_num(0.0), value.isnan().float(), gap.float())
         return torch.stack(parts, -1) @ self.about_3D
 
     def reseed(self, seed: int) -> None:
@@ -135,9 +182,29 @@ class _Block(nn.Module):
         self.wide, self.narrow = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
 
     def forward(self, x_MLD: Tensor, time_ML: Tensor) -> Tensor:
-        x_MLD = x_MLD + _dropped(self.dropout, self.mixer(self.mixer_norm(x_MLD), time_ML))
-        hidden_MLH = F.gelu(self.wide(self.ff_norm(x_MLD)))
-        return x_MLD + _dropped(self.dropout, self.narrow(hidden_MLH))
+        return self._with(x_MLD, self.mixer(self.mixer_norm(x_MLD), time_ML))
+
+    def read(self, x_MLD: Tensor, time_ML: Tensor, count_M: Tensor) -> tuple[Tensor, State]:
+        mixed_MLD, state = self.mixer.read(self.mixer_norm(x_MLD), time_ML, count_M)
+        return self._with(x_MLD, mixed_MLD), state
+
+    def step(self, x_MD: Tensor, time_M: Tensor, state: State) -> tuple[Tensor, State]:
+        mixed_MD, state = self.mixer.step(self.mixer_norm(x_MD), time_M, state)
+        return self._with(x_MD, mixed_MD), state
+
+    def _with(self, x: Tensor, mixed: Tensor) -> Tensor:
+        x = x + _dropped(self.dropout, mixed)
+        hidden = F.gelu(self.wide(self.ff_norm(x)))
+        return x + _dropped(self.dropout, self.narrow(hidden))
+
+
+def _days(seconds: Tensor) -> Tensor:
+    return (seconds.clamp(min=0) / DAY).log1p()
+
+
+def _rated(value: Tensor) -> Tensor:
+    """1 for an event with a rating, else 0."""
+    return (~value.isnan()).float()
 
 
 def _dropped(dropout: Dropout, x_MLD: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -49,6 +49,28 @@ def test_steps_give_what_forward_gives(name: str, windows: int, length: int, see
             stepped.append(y_MD)
         whole_MLD = made(x_MLD, time_ML)
     torch.testing.assert_close(torch.stack(stepped, 1), whole_MLD, rtol=1e-5, atol=1e-5)
+
+
+@NAMES
+@settings(max_examples=20)
+@given(**SHAPES)
+def test_read_gives_what_forward_gives_and_the_state_after_some_steps(
+    name: str, windows: int, length: int, seed: int
+) -> None:
+    """Of windows of unequal length, behind which something else stands."""
+    made, (x_MLD, time_ML) = mixer(name, seed), events(windows, length, seed)
+    count_M = torch.randint(
+        1, length + 1, (windows,), generator=torch.Generator().manual_seed(seed)
+    )
+    with torch.no_grad():
+        whole_MLD, found = made.read(x_MLD, time_ML, count_M)
+        assert torch.equal(whole_MLD, made(x_MLD, time_ML))
+        for row, count in enumerate(count_M.tolist()):
+            state = made.start(1)
+            for place in range(count):
+                state = made.step(x_MLD[[row], place], time_ML[[row], place], state)[1]
+            for mine, other in zip(found, state, strict=True):
+                torch.testing.assert_close(mine[row], other[0], rtol=1e-5, atol=1e-5)
 
 
 @NAMES

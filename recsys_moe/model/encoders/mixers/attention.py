@@ -49,6 +49,17 @@ class Attention(Mixer):
         mixed_MHPC = F.scaled_dot_product_attention(query, key, value, attn_mask=bias_MHPQ)
         return self._out(mixed_MHPC)
 
+    def read(self, x_MLD: Tensor, time_ML: Tensor, count_M: Tensor) -> tuple[Tensor, State]:
+        place_MS = count_M[:, None] + torch.arange(-self.length, 0, device=x_MLD.device)
+        own_M1, there_MS = torch.arange(len(count_M))[:, None], place_MS >= 0
+        _, key_MLD, value_MLD = self.into(x_MLD).chunk(3, -1)
+        place_MS = place_MS.clamp(min=0)
+        key_MSD, value_MSD = (
+            x[own_M1, place_MS] * there_MS[..., None] for x in (key_MLD, value_MLD)
+        )
+        state = key_MSD, value_MSD, time_ML[own_M1, place_MS] * there_MS, there_MS
+        return self(x_MLD, time_ML), state
+
     def start(self, rows: int) -> State:
         """Keys and values (M, S, D), times (M, S) and what is there (M, S), newest last."""
         empty = self.rank_HL.new_zeros(rows, self.length, self.dim)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 State: TypeAlias = tuple[Tensor, ...]
@@ -28,6 +29,10 @@ class Mixer(nn.Module):
         """(M, L, D). `time_ML`: float64 seconds, ascending along the events."""
         raise NotImplementedError
 
+    def read(self, x_MLD: Tensor, time_ML: Tensor, count_M: Tensor) -> tuple[Tensor, State]:
+        """`forward`, and the state after the first `count_M` events (at least 1) of each window."""
+        raise NotImplementedError
+
     def start(self, rows: int) -> State:
         """The state before any event, of `rows` windows."""
         raise NotImplementedError
@@ -35,3 +40,8 @@ class Mixer(nn.Module):
     def step(self, x_MD: Tensor, time_M: Tensor, state: State) -> tuple[Tensor, State]:
         """One more event: what `forward` has at its place (M, D), and the state after it."""
         raise NotImplementedError
+
+
+def after(x_ML: Tensor, count_M: Tensor) -> Tensor:
+    """What stands at the last of `count_M` places of each window (M, L, ...)."""
+    return x_ML[torch.arange(len(count_M), device=count_M.device), count_M - 1]

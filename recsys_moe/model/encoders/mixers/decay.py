@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recsys_moe.model.encoders.mixers.base import Mixer, State
+from recsys_moe.model.encoders.mixers.base import Mixer, State, after
 
 POOLS = 8
 CHUNK = 16
@@ -38,9 +38,17 @@ class Decay(Mixer):
         self.log_rate_K = nn.Parameter(log_rate_K)
 
     def forward(self, x_MLD: Tensor, time_ML: Tensor) -> Tensor:
+        return self._out(*self._sums(x_MLD, time_ML))
+
+    def read(self, x_MLD: Tensor, time_ML: Tensor, count_M: Tensor) -> tuple[Tensor, State]:
+        sum_MLKE, gate_MLKC = self._sums(x_MLD, time_ML)
+        state = after(sum_MLKE, count_M), after(time_ML, count_M)
+        return self._out(sum_MLKE, gate_MLKC), state
+
+    def _sums(self, x_MLD: Tensor, time_ML: Tensor) -> tuple[Tensor, Tensor]:
         entry_MLKE, gate_MLKC = self._into(x_MLD)
         gap_ML = F.pad(time_ML[:, 1:] - time_ML[:, :-1], (1, 0))
-        return self._out(decayed_sums(entry_MLKE, self._decay(gap_ML)), gate_MLKC)
+        return decayed_sums(entry_MLKE, self._decay(gap_ML)), gate_MLKC
 
     def start(self, rows: int) -> State:
         """Weighted sums and, last, the weights' sum (M, K, E); the time of the last event (M,)."""

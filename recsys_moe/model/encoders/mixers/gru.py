@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recsys_moe.model.encoders.mixers.base import Mixer, State
+from recsys_moe.model.encoders.mixers.base import Mixer, State, after
 
 
 class GRU(Mixer):
@@ -31,6 +31,10 @@ class GRU(Mixer):
             output_MD, state = self.step(x_MD, time_M, state)
             outputs.append(output_MD)
         return torch.stack(outputs, 1)
+
+    def read(self, x_MLD: Tensor, time_ML: Tensor, count_M: Tensor) -> tuple[Tensor, State]:
+        output_MLD = self(x_MLD, time_ML)
+        return output_MLD, (after(output_MLD, count_M),)
 
     def start(self, rows: int) -> State:
         """The hidden units (M, D)."""

@@ -1,0 +1,147 @@
+"""What a model says of users' events, from the states of its encoder after the stored ones.
+
+A request then costs a step for each event that it brings, not the whole timeline again. Equal to
+the window of the last L events within 1e-5.
+
+Axes: M users, S slots, L events of a window, D width of a vector.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from recsys_moe.model.encoders.sequence import EventSequence
+from recsys_moe.model.recommender import Recommender
+from recsys_moe.model.request import Events, of_items
+
+MOST_MB = 128
+"""Memory for the states of users."""
+WINDOWS_AT_ONCE = 64
+
+
+class Entry(NamedTuple):
+    """An event as a model reads it."""
+
+    time: float
+    item: int
+    value: float
+
+
+class History(NamedTuple):
+    """Events to encode."""
+
+    more: Sequence[Entry]
+    """Events after those before, by time."""
+    key: Hashable = None
+    """Of the events before: equal keys, equal events; None: there are none."""
+    before: Callable[[], Sequence[Entry]] = tuple
+    """Asked for only where their state is not kept."""
+
+
+class States:
+    """Keeps the states that were used last, in `megabytes`. Safe to use from several threads."""
+
+    def __init__(self, model: Recommender, megabytes: float = MOST_MB) -> None:
+        assert model.encoders is not None
+        self._model, self._encoder = model, model.encoders.sequence
+        assert isinstance(self._encoder, EventSequence)
+        start = self._encoder.nothing_D.detach()[None], *self._encoder.start(1)
+        size = sum(one.numel() * one.element_size() for one in start)
+        self.slots = max(1, int(megabytes * 2**20 / size))
+        # Memory that was never written to takes none.
+        rows = self.slots + 1
+        self._table = [torch.empty(rows, *one.shape[1:], dtype=one.dtype) for one in start]
+        for table, one in zip(self._table, start, strict=True):
+            table[0] = one[0]
+        self._slot: OrderedDict[Hashable, int] = OrderedDict()
+        self._used = 0
+        self._lock = threading.Lock()
+
+    @torch.no_grad()
+    def vectors(self, histories: Sequence[History]) -> Tensor:
+        """(M, D): what the encoder says after all events of each."""
+        starts = range(0, len(histories), self.slots)
+        with self._lock:
+            parts = [self._vectors(histories[at : at + self.slots]) for at in starts]
+        return torch.cat([self._table[0][:0], *parts])
+
+    @torch.no_grad()
+    def without_keeping(self, timelines: Sequence[Sequence[Entry]]) -> Tensor:
+        """(M, D): the same of events, at least one each, whose state is not kept."""
+        starts = range(0, len(timelines), WINDOWS_AT_ONCE)
+        parts = [timelines[start : start + WINDOWS_AT_ONCE] for start in starts]
+        return torch.cat([self._read(part)[0] for part in parts])
+
+    def _vectors(self, histories: Sequence[History]) -> Tensor:
+        order = sorted(range(len(histories)), key=lambda row: -len(histories[row].more))
+        ordered = [histories[row] for row in order]
+        slot_M = torch.tensor(self._slots(ordered))
+        last_MD, *state = (one.index_select(0, slot_M) for one in self._table)
+        if ordered[0].more:
+            last_MD = self._stepped(last_MD, state, [one.more for one in ordered])
+        return last_MD[torch.tensor(order).argsort()]
+
+    def _slots(self, histories: Sequence[History]) -> list[int]:
+        """Where the states before `more` lie; those that lack are computed."""
+        missing = {}
+        for one in histories:
+            if one.key in self._slot:
+                self._slot.move_to_end(one.key)
+            elif one.key is not None:
+                missing[one.key] = one
+        new = [*missing.values()]
+        for start in range(0, len(new), WINDOWS_AT_ONCE):
+            part = new[start : start + WINDOWS_AT_ONCE]
+            rows = self._read([one.before() for one in part])
+            slot_M = torch.tensor([self._free() for _ in part])
+            for table, values in zip(self._table, rows, strict=True):
+                table.index_copy_(0, slot_M, values)
+            self._slot |= zip((one.key for one in part), slot_M.tolist(), strict=True)
+        return [0 if one.key is None else self._slot[one.key] for one in histories]
+
+    def _free(self) -> int:
+        """A slot that was never used, or that of the state that was not used for longest."""
+        if self._used == self.slots:
+            return self._slot.popitem(last=False)[1]
+        self._used += 1
+        return self._used
+
+    def _read(self, timelines: Sequence[Sequence[Entry]]) -> list[Tensor]:
+        """Vectors and states after some events."""
+        events = windows(timelines, self._model.num_items)
+        vector_MLD = self._items(events.item)
+        last_MD, state = self._encoder.read(vector_MLD, events)
+        return [last_MD, *state]
+
+    def _stepped(
+        self, last_MD: Tensor, state: Sequence[Tensor], more: Sequence[Sequence[Entry]]
+    ) -> Tensor:
+        """The vectors after further events, of which no row has fewer than the next one."""
+        events = windows(more, self._model.num_items)
+        vector_MLD, now = self._items(events.item), tuple(state)
+        for place in range(events.item.shape[1]):
+            rows = int((events.place > place).sum())
+            own = (one[:rows, place] for one in (vector_MLD, events.value, events.time))
+            last_MD[:rows], now = self._encoder.step(*own, tuple(one[:rows] for one in now))
+        return last_MD
+
+    def _items(self, item_ML: Tensor) -> Tensor:
+        return self._model.encode_items(of_items(item_ML.flatten())).unflatten(0, item_ML.shape)
+
+
+def windows(timelines: Sequence[Sequence[Entry]], unknown: int) -> Events:
+    """A window and a row for each; `unknown`: the item of padding."""
+    count_M = torch.tensor([len(one) for one in timelines])
+    padding = Entry(0.0, unknown, float("nan"))
+    width = max(1, int(count_M.max()))
+    padded = [[*one, *[padding] * (width - len(one))] for one in timelines]
+    item_ML = torch.tensor([[entry.item for entry in one] for one in padded])
+    value_ML = torch.tensor([[entry.value for entry in one] for one in padded])
+    time_ML = torch.tensor([[entry.time for entry in one] for one in padded], dtype=torch.float64)
+    return Events(item_ML, value_ML, time_ML, torch.arange(len(padded)), count_M)

@@ -1,0 +1,80 @@
+"""What a model says of the events of a request's users, with the states of those it knows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from recsys_moe.inference.events.states import Entry, History, States
+from recsys_moe.inference.events.user_events import Asked, Identity, RowEvents, UserEvents
+
+MOST_STEPS = 16
+"""Events of a request that cost less one after the other than with the whole timeline again."""
+MOST_ENDS = 100_000
+"""Users of whom is known how their stored events end."""
+
+
+class End(NamedTuple):
+    """Of a user's stored events."""
+
+    events: int
+    last: int
+    """Second of the last one."""
+
+
+class UserVectors:
+    """`UserEvents` as vectors of the encoder, for requests of a few users."""
+
+    def __init__(self, events: UserEvents, states: States) -> None:
+        self._events, self._states = events, states
+        self._ends: dict[Hashable, End] = {}
+
+    def vectors(
+        self, index_B: Tensor, identities: Mapping[int, Identity], given: RowEvents = None
+    ) -> Tensor:
+        """(B, D). See `UserEvents.events`. Raises DataError for invalid events."""
+        asked, _, window_B = self._events.asked(index_B, identities, given)
+        kept, once = dict[int, History](), dict[int, Sequence[Entry]]()
+        for row, pair in enumerate(zip(asked, self._events.own(asked), strict=True)):
+            found = self._history(*pair)
+            if isinstance(found, History):
+                kept[row] = found
+            else:
+                once[row] = found
+        rows, parts = [*kept, *once], [self._states.vectors([*kept.values()])]
+        if once:
+            parts.append(self._states.without_keeping([*once.values()]))
+        return torch.cat(parts)[torch.tensor(rows).argsort()[window_B]]
+
+    def _history(self, asked: Asked, own: list[Entry]) -> History | Sequence[Entry]:
+        """With stored events that its own follow; else all events."""
+        user: Hashable = (asked.name or asked.user, asked.line.version)
+        end = self._end(user, asked)
+        more = sorted(own, key=lambda one: one.time)
+        left_out = max(0, end.events + len(more) - self._events.length)
+        are_few = len(more) <= MOST_STEPS and left_out <= end.events
+        # Of the same second as a stored event it may be the same event.
+        if not are_few or (more and math.floor(more[0].time) <= end.last):
+            return self._events.joined(asked)
+        if left_out == end.events:
+            return History(more)
+        before = partial(self._before, asked._replace(own=()), left_out)
+        return History(more, (user, left_out), before)
+
+    def _before(self, asked: Asked, left_out: int) -> Sequence[Entry]:
+        return self._events.joined(asked)[left_out:]
+
+    def _end(self, user: Hashable, asked: Asked) -> End:
+        found = self._ends.get(user)
+        if found is None:
+            stored = self._events.joined(asked._replace(own=()))
+            found = End(len(stored), math.floor(stored[-1].time) if stored else 0)
+            if len(self._ends) >= MOST_ENDS:
+                self._ends.clear()
+            self._ends[user] = found
+        return found
