@@ -101,7 +101,7 @@ def started(stack: ExitStack, module: list[str], port: int, folder: Path, **vari
     process = subprocess.Popen(command, cwd=folder, env=common.environment(**variables))
     stack.callback(process.wait)
     stack.callback(process.terminate)
-    for _ in range(300):
+    for _ in range(1500):
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/openapi.json").close()
             return process.pid

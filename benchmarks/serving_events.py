@@ -18,6 +18,7 @@ import urllib.request
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import common
 from serving import SCRIPT, measured, served
@@ -29,6 +30,8 @@ SCRIPTS = {
 }
 EVENT = """{"item":' .. (n + NUMBER) % ITEMS + 1 .. ',"time":TIME,"value":4}"""
 LATER = 1_700_000_000
+MOST = 1.5
+"""Cost of a request with events, of one to a model without sequence."""
 COLUMNS = {
     "case": "{case}", "requests/s": "{rate:.0f}", "CPU per request, us": "{cpu_us:.0f}",
     "of the base": "{of_base:.2f}", "errors": "{errors:.0f}",
@@ -53,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--events", type=int, nargs="+", default=[1, 3, 10])
+    parser.add_argument("--paths", choices=[*SCRIPTS], nargs="+", default=[*SCRIPTS])
     options = common.parse(parser, argv)
     if not shutil.which("wrk"):
         sys.exit("wrk is not on the PATH; on Debian: apt-get install wrk")
@@ -62,14 +66,19 @@ def main(argv: Sequence[str] | None = None) -> None:
             (served(stack, model, port), port)
             for model, port in ((options.base, 8774), (options.run, 8775))
         ]
-        rows = [row for path in SCRIPTS for row in of_path(options, folder, path, servers)]
+        rows = [row for path in options.paths for row in of_path(options, folder, path, servers)]
     common.table(COLUMNS, rows)
-    common.report("serving_events", {"clients": options.clients, "rows": rows})
+    kept = [
+        common.target(str(row["case"]), row["of_base"].median, MOST, " of the base")
+        for row in rows
+        if "inline" in str(row["case"])
+    ]
+    common.report("serving_events", {"clients": options.clients, "rows": rows}, kept)
 
 
 def of_path(
     options: argparse.Namespace, folder: Path, path: str, servers: Sequence[tuple[int, int]]
-) -> list[dict[str, object]]:
+) -> list[dict[str, Any]]:
     """The cases of a path in turn, of users whose states the service keeps."""
     base, run = servers
     cases = {f"{path}, no sequence": (base, 0), f"{path}, stored events": (run, 0)}

@@ -1,12 +1,13 @@
 """Minutes of /predict at a share of the peak rate, with bad requests and new models among them.
 
-    python benchmarks/soak.py RUN [--minutes 5] [--share 0.8] [--clients 32] [--seed 0]
+    python benchmarks/soak.py RUN [--minutes 5] [--share 0.8] [--clients 32] [--seed 0] [--events]
 
 Clients that each ask again as soon as they are answered find the peak. Then requests start at fixed
 times, whether or not earlier ones have been answered, and a latency counts from the time at which
 its request was due. Every `--reload` seconds the model's folder holds another model. Exits with 1
 when a request gets another status than its own, a reload is refused, or memory or file handles
-grow. Client and server share the machine.
+grow. Client and server share the machine. `--events` mixes /events, requests that bring events and
+/recommend, for a model of sequences; its events go to a file.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -81,13 +82,18 @@ async def attended(
         asyncio.create_task(renew(link, port, options.reload, reloads)),
     ]
     due = wire.evenly(rate, 60 * options.minutes)
-    requests = wire.mixed(options.bad, options.seed)
+    requests = wire.mixed(options.bad, options.seed, kind(options))
     answers = await wire.offer(due, options.clients, port, requests)
     for task in beside:
         task.cancel()
     refused = sum(status != 200 for status in reloads)
     grown = growth(watched)
     return {**summary(answers), "reloads": len(reloads), "reloads_refused": refused, **grown}
+
+
+def kind(options: argparse.Namespace) -> Callable[[int], wire.Ask]:
+    """Good requests by number."""
+    return wire.lively if options.events else wire.good
 
 
 def summary(answers: wire.Answers) -> dict[str, float]:
@@ -115,8 +121,10 @@ def soak(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
     link = folder / "model"
     turn(link, "a")
     with ExitStack() as stack:
-        pid, port = wire.start(stack, link)
-        first = asyncio.run(wire.offer(wire.at_once(options.peak_seconds), options.clients, port))
+        words = ("--events", str(folder / "events.jsonl")) if options.events else ()
+        pid, port = wire.start(stack, link, *words)
+        at_once, asked = wire.at_once(options.peak_seconds), kind(options)
+        first = asyncio.run(wire.offer(at_once, options.clients, port, asked))
         peak = len(first.got) / options.peak_seconds
         print(f"peak {peak:.0f}/s; offering {options.share * peak:.0f}/s", flush=True)
         began = time.perf_counter()
@@ -142,6 +150,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--clients", type=int, default=32)
     parser.add_argument("--peak-seconds", type=float, default=5.0)
     parser.add_argument("--bad", type=float, default=0.01, help="share of bad requests")
+    parser.add_argument("--events", action="store_true", help="events among the requests")
     parser.add_argument("--reload", type=float, default=60.0, help="seconds between new models")
     parser.add_argument("--growth", type=float, default=1.05, help="of memory that is no growth")
     parser.add_argument("--seed", type=int, default=0, help="of the order of bad requests")

@@ -62,6 +62,21 @@ def good(number: int) -> Ask:
     return Ask(HEAD % len(body) + body, 200)
 
 
+def lively(number: int) -> Ask:
+    """In turn: what a user did, two requests that bring events, one of a user of whom some are
+    stored. 40 users act, so that their timelines fill."""
+    user, item, now = number % 160 // 4 + 1, number % 700 + 1, int(time.time())
+    event = b'{"item":%d,"time":%d,"value":4' % (item, now)
+    inline = b'"events":[%b}]' % event
+    path, body = (
+        ("/events", b'{"events":[%b,"user":%d,"id":%d}]}' % (event, user, number)),
+        ("/predict", b'{"users":[%d],"items":[%d],%b}' % (number % 900 + 1, item, inline)),
+        ("/recommend", b'{"users":[%d],"k":10,%b}' % (user, inline)),
+        ("/predict", b'{"users":[%d],"items":[%d]}' % (user, item)),
+    )[number % 4]
+    return Ask(http(body, path), 200)
+
+
 HEAD = http(b"").replace(b"Content-Length: 0", b"Content-Length: %d")
 ONE = b'{"users":[1],"items":[1]}'
 BAD = {
@@ -80,7 +95,7 @@ BAD = {
 """By name."""
 
 
-def mixed(share: float, seed: int) -> Callable[[int], Ask]:
+def mixed(share: float, seed: int, good: Callable[[int], Ask] = good) -> Callable[[int], Ask]:
     """Requests by number: of all, this share is bad."""
     draw, bad = random.Random(seed), list(BAD.values())  # noqa: S311 - it draws requests
     return lambda number: draw.choice(bad) if draw.random() < share else good(number)
@@ -154,9 +169,9 @@ async def offer(
     return Answers(*(np.array(column) for column in zip(*found, strict=True)))
 
 
-def start(stack: ExitStack, model: Path) -> tuple[int, int]:
+def start(stack: ExitStack, model: Path, *words: str) -> tuple[int, int]:
     """Process id and port of a server that wants the key."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = int(listener.getsockname()[1])
-    return served(stack, model, port, RECSYS_MOE_API_KEY=KEY), port
+    return served(stack, model, port, *words, RECSYS_MOE_API_KEY=KEY), port

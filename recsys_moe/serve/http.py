@@ -14,6 +14,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 from fastapi import Request, Response
@@ -127,9 +128,15 @@ def _words(fault: ErrorDetails) -> str:
 
 
 def _place(location: Sequence[int | str]) -> str:
-    """("users", 3, "constrained-str") -> users[3]"""
+    """("users", 3, "constrained-str") -> users[3]; ("events", "all", 3, "id") -> events[3].id"""
     text = str(location[0])[:80] if location else "body"
-    return text + "".join(f"[{part}]" for part in location[1:] if isinstance(part, int))
+    is_event = text == "events"
+    for before, part in pairwise(location):
+        if isinstance(part, int):
+            text += f"[{part}]"
+        elif part == "events" or (is_event and isinstance(before, int)):
+            text, is_event = f"{text}.{part[:80]}", True
+    return text
 
 
 class Observed:

@@ -110,6 +110,7 @@ FeatureValue = Annotated[
 ]
 Features = dict[Text, FeatureValue]
 Rating = Annotated[Number | None, Rule("must be a finite number, or null")]
+Seconds = Annotated[Number, Rule("must be seconds since 1970 (UTC), a finite number")]
 
 
 ContextValue = Annotated[
@@ -155,7 +156,7 @@ class OwnEvent(Request):
 
     item: Id = Field(examples=[2])
     """Item id."""
-    time: Number = Field(examples=[978130092])
+    time: Seconds = Field(examples=[978130092])
     """Seconds since 1970 (UTC)."""
     value: Rating = None
     """The rating, in the unit of the training data."""

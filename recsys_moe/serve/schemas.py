@@ -36,6 +36,8 @@ class Pairs(Request):
     """Item ids, one per pair; for a new item an object of features."""
     context: Context = Field(default={}, examples=[{}])
     """Context features by name, of all pairs or a list with an object per pair."""
+    events: OwnEvents = Field(default_factory=list, examples=[[]])
+    """What the users did besides what is stored, of all pairs or a list of lists, one per pair."""
 
     @model_validator(mode="after")
     def _same_length(self) -> Pairs:
@@ -50,8 +52,7 @@ class Pairs(Request):
 
 
 class PredictRequest(Pairs):
-    events: OwnEvents = Field(default_factory=list, examples=[[]])
-    """What the users did besides what is stored, of all pairs or a list of lists, one per pair."""
+    """Scores of pairs."""
 
 
 class ExplainRequest(Pairs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import accumulate, chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -82,14 +83,16 @@ class Scoring:
         users = predictor.resolve(whom(request.users))
         items = predictor.resolve(whom(request.items), entity="item")
         context = predictor.context.read_rows(request.context, request.rows)
-        scores = predictor.score(users, items, context=context, calibrate=False)
+        events = events_by_row(request.events, request.rows) if request.events else None
+        asked: dict[str, Any] = {"context": context, "events": events}
+        scores = predictor.score(users, items, calibrate=False, **asked)
         unseen_user, unseen_item = self._unseen(scores)
         tasks = _plain(scores.tasks)
-        experts = predictor.explain(users, items, context=context)
+        experts = predictor.explain(users, items, **asked)
         attributions: list[dict[str, list[Attribution]]] = [{}] * request.rows
         if request.attributions:
             most = request.attributions
-            attributions = predictor.attributions(users, items, most, context=context)
+            attributions = predictor.attributions(users, items, most, **asked)
         pairs = [
             schemas.Explanation(
                 user=shown(user),

@@ -82,8 +82,8 @@ def read_key(file: Path | None) -> str | None:
 def serve(model: Path, settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT, then finish what is in flight.
 
-    Raises RunError if the address cannot be used, DataError if the model cannot. The signal is
-    raised again at the end: the caller's handler sets the exit code.
+    Raises RunError if the address cannot be used, DataError if the model cannot. A signal before
+    the first request could be answered is the caller's.
     """
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     with _threads(settings.threads), _listener(settings.host, settings.port) as listener:
@@ -105,6 +105,7 @@ def serve(model: Path, settings: Settings) -> None:
         )
         with unwinding(), closing(journal) if journal else nullcontext():
             Server(config, service, settings).run(sockets=[listener])
+        logger.info("stopped")
 
 
 def _journal(models: Models, settings: Settings) -> Journal | None:
@@ -165,8 +166,10 @@ class Server(uvicorn.Server):
         self._service.close()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """Drain. uvicorn's would raise the signal again at the end; to be stopped is no failure."""
         self._service.draining = True
-        super().handle_exit(sig, frame)
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
     def _start(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

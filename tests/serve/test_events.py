@@ -68,9 +68,12 @@ def test_events_of_a_request_are_not_stored_and_equal_stored_ones(caller: Caller
 
 def test_the_list_of_a_known_user_follows_the_events_of_the_request(caller: Caller) -> None:
     body = {"users": ["u0"], "k": 5}
-    inline = answer(caller, "/recommend", {**body, "events": [OWN]})["rankings"]
+    [inline] = answer(caller, "/recommend", {**body, "events": [OWN]})["rankings"]
     answer(caller, "/events", {"events": [EVENT]})
-    assert inline == answer(caller, "/recommend", body)["rankings"]
+    [stored] = answer(caller, "/recommend", body)["rankings"]
+    for one, other in zip(inline["items"], stored["items"], strict=True):
+        assert one["item"] == other["item"]
+        assert one["scores"] == pytest.approx(other["scores"], abs=1e-6)
 
 
 def test_requests_that_run_together_keep_their_events(caller: Caller) -> None:
@@ -83,6 +86,17 @@ def test_requests_that_run_together_keep_their_events(caller: Caller) -> None:
     found = [one.json()["scores"]["watch"] for one in caller.together(all_at_once)]
     for body, scores in zip(bodies, found, strict=True):
         assert scores == pytest.approx(watch(caller, body), abs=1e-6)
+
+
+def test_explanations_take_the_events_of_a_request(caller: Caller) -> None:
+    body = {**PAIRS, "events": [[OWN], []]}
+    before, found = (answer(caller, "/explain", one)["pairs"] for one in (PAIRS, body))
+    scores = [one["tasks"]["watch"]["score"] for one in found]
+    assert scores == pytest.approx(watch(caller, body), abs=1e-6)
+    assert found[0] != before[0]
+    answer(caller, "/events", {"events": [EVENT]})
+    [stored, _] = answer(caller, "/explain", PAIRS)["pairs"]
+    assert scores[0] == pytest.approx(stored["tasks"]["watch"]["score"], abs=1e-6)
 
 
 def test_a_new_user_needs_events_alone(caller: Caller, predictor: Predictor) -> None:
@@ -137,18 +151,20 @@ def test_lists_that_arrive_together_are_written_by_few_fsyncs_and_answered_each(
     ("path", "body", "words"),
     [
         ("/events", {"events": []}, "events: List should have at least 1 item"),
-        ("/events", {"events": [OWN]}, "events[0]: Field required"),
+        ("/events", {"events": [OWN]}, "events[0].user: Field required"),
+        ("/events", {"events": [{**EVENT, "time": "1"}]}, "events[0].time: must be seconds since"),
+        ("/events", {"events": [{**EVENT, "time": "1"}]}, 'a finite number, got "1"'),
+        ("/predict", {**PAIRS, "users": ["u0", {"events": [OWN, {}]}]}, "users[1].events[1].item:"),
         ("/events", {"events": [{**EVENT, "time": 1.7e12}]}, "divide milliseconds by 1000"),
         ("/events", {"events": [{**EVENT, "time": -1}]}, "event 1: time must be seconds"),
-        ("/events", {"events": [EVENT, {**EVENT, "item": " "}]}, "events[1]: must be an id"),
-        ("/events", {"events": [{**EVENT, "rating": 3}]}, "Extra inputs are not permitted"),
+        ("/events", {"events": [EVENT, {**EVENT, "item": " "}]}, "events[1].item: must be an id"),
+        ("/events", {"events": [{**EVENT, "rating": 3}]}, "events[0].rating: Extra inputs"),
         ("/events", {"events": [EVENT] * 4}, "at most 3 items"),
         ("/predict", {**PAIRS, "events": [EVENT]}, "Extra inputs are not permitted"),
         ("/predict", {**PAIRS, "events": [[OWN]]}, "a list per row (2), got 1"),
         ("/predict", {**PAIRS, "events": OWN}, "must be a list of events"),
         ("/predict", {**PAIRS, "events": [OWN, [OWN]]}, "events[1]: Input should be"),
         ("/recommend", {"users": [], "events": []}, "features, history or events of a new user"),
-        ("/explain", {**PAIRS, "events": [OWN]}, "Extra inputs are not permitted"),
     ],
 )
 def test_refusals_name_the_rule(path: str, body: Any, words: str, sequence_run: Path) -> None:

@@ -39,7 +39,9 @@ class History(NamedTuple):
     more: Sequence[Entry]
     """Events after those before, by time."""
     key: Hashable = None
-    """Of the events before: equal keys, equal events; None: there are none."""
+    """Whose events are before, equal within a call; None: there are none."""
+    version: int = 0
+    """Another one of the same key has other events: its state is replaced."""
     before: Callable[[], Sequence[Entry]] = tuple
     """Asked for only where their state is not kept."""
 
@@ -59,7 +61,7 @@ class States:
         self._table = [torch.empty(rows, *one.shape[1:], dtype=one.dtype) for one in start]
         for table, one in zip(self._table, start, strict=True):
             table[0] = one[0]
-        self._slot: OrderedDict[Hashable, int] = OrderedDict()
+        self._slot: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
         self._used = 0
         self._lock = threading.Lock()
 
@@ -91,7 +93,7 @@ class States:
         """Where the states before `more` lie; those that lack are computed."""
         missing = {}
         for one in histories:
-            if one.key in self._slot:
+            if self._slot.get(one.key, (0, -1))[1] == one.version:
                 self._slot.move_to_end(one.key)
             elif one.key is not None:
                 missing[one.key] = one
@@ -99,16 +101,19 @@ class States:
         for start in range(0, len(new), WINDOWS_AT_ONCE):
             part = new[start : start + WINDOWS_AT_ONCE]
             rows = self._read([one.before() for one in part])
-            slot_M = torch.tensor([self._free() for _ in part])
+            slots = [self._free(one.key) for one in part]
             for table, values in zip(self._table, rows, strict=True):
-                table.index_copy_(0, slot_M, values)
-            self._slot |= zip((one.key for one in part), slot_M.tolist(), strict=True)
-        return [0 if one.key is None else self._slot[one.key] for one in histories]
+                table.index_copy_(0, torch.tensor(slots), values)
+            for one, slot in zip(part, slots, strict=True):
+                self._slot[one.key] = slot, one.version
+        return [0 if one.key is None else self._slot[one.key][0] for one in histories]
 
-    def _free(self) -> int:
-        """A slot that was never used, or that of the state that was not used for longest."""
+    def _free(self, key: Hashable) -> int:
+        """Its own slot, or one that was never used, or that of what was not used for longest."""
+        if key in self._slot:
+            return self._slot.pop(key)[0]
         if self._used == self.slots:
-            return self._slot.popitem(last=False)[1]
+            return self._slot.popitem(last=False)[1][0]
         self._used += 1
         return self._used
 

@@ -107,11 +107,12 @@ class UserEvents:
         key_M, window_B = (user_B * len(lists) + list_B).unique(return_inverse=True)
         user_M, list_M = key_M.div(len(lists), rounding_mode="floor"), key_M % len(lists)
         whom = zip(user_M.tolist(), self._identities(user_M, [*places]), strict=True)
-        asked = []
+        asked, lines = [], dict[str, Timeline]()  # another thread may store events meanwhile
         for (user, who), number in zip(whom, list_M.tolist(), strict=True):
             if isinstance(who, str):
                 name = who if user > size else ""
-                asked.append(Asked(user, self.store.of(who), lists[number], name))
+                line = lines.setdefault(who, self.store.of(who))
+                asked.append(Asked(user, line, lists[number], name))
             else:
                 asked.append(Asked(user, EMPTY, [*who, *lists[number]], ""))
         return asked, user_M, window_B

@@ -25,6 +25,7 @@ class End(NamedTuple):
     events: int
     last: int
     """Second of the last one."""
+    version: int
 
 
 class UserVectors:
@@ -53,7 +54,7 @@ class UserVectors:
 
     def _history(self, asked: Asked, own: list[Entry]) -> History | Sequence[Entry]:
         """With stored events that its own follow; else all events."""
-        user: Hashable = (asked.name or asked.user, asked.line.version)
+        user: Hashable = asked.name or asked.user
         end = self._end(user, asked)
         more = sorted(own, key=lambda one: one.time)
         left_out = max(0, end.events + len(more) - self._events.length)
@@ -64,16 +65,17 @@ class UserVectors:
         if left_out == end.events:
             return History(more)
         before = partial(self._before, asked._replace(own=()), left_out)
-        return History(more, (user, left_out), before)
+        return History(more, (user, left_out), asked.line.version, before)
 
     def _before(self, asked: Asked, left_out: int) -> Sequence[Entry]:
         return self._events.joined(asked)[left_out:]
 
     def _end(self, user: Hashable, asked: Asked) -> End:
-        found = self._ends.get(user)
-        if found is None:
+        found, version = self._ends.get(user), asked.line.version
+        if found is None or found.version != version:
             stored = self._events.joined(asked._replace(own=()))
-            found = End(len(stored), math.floor(stored[-1].time) if stored else 0)
+            last = math.floor(stored[-1].time) if stored else 0
+            found = End(len(stored), last, version)
             if len(self._ends) >= MOST_ENDS:
                 self._ends.clear()
             self._ends[user] = found

@@ -102,7 +102,7 @@ def test_states_are_bounded_and_those_used_last_stay(predictor: Predictor, read:
     assert states.slots == 3
 
     def history(name: str) -> History:
-        return History((), name, lambda: [Entry(LATER, ord(name) % 30, 0.5)])
+        return History((), name, before=lambda: [Entry(LATER, ord(name) % 30, 0.5)])
 
     first = states.vectors([history(one) for one in "abc"])
     states.vectors([history("a"), history("d")])  # b leaves
