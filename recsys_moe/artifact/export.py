@@ -27,6 +27,7 @@ from recsys_moe.artifact.model_folder import (
     save_artifact,
     version_of,
 )
+from recsys_moe.artifact.step_graphs import described, write_step_graphs
 from recsys_moe.config.encoders import chosen_context
 from recsys_moe.data.histories import rating_scale
 from recsys_moe.errors import ConfigError, suggestion
@@ -34,10 +35,15 @@ from recsys_moe.files import Kind, check_out, read_object, read_record, write_js
 from recsys_moe.folders import replacing_folder
 
 REPORT = "export.json"
+GRAPHS = (
+    entry.file.replace("model", stem)
+    for entry in FORMATS.values()
+    for stem in ("model", "step", "scorer")
+)
 MODEL = Kind(
     "a model folder",
     lambda folder: read_object(folder / MANIFEST)["format"] == FORMAT,
-    (*FILES, *OPTIONAL, MANIFEST, REPORT, *(entry.file for entry in FORMATS.values())),
+    (*FILES, *OPTIONAL, MANIFEST, REPORT, *GRAPHS),
 )
 
 
@@ -46,21 +52,31 @@ def export(
     out: Path,
     formats: Sequence[str] = (),
     *,
+    step: bool = False,
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda step: None,
 ) -> dict[str, Any]:
     """Write a copy of the model at `path`, plus a graph per format, to the folder `out`.
 
+    `step`: instead two graphs, of one event and of scores after it, for a model that reads events.
     Returns the report, which also lies in `out`/export.json: size, latency and parity per format.
     The folder appears complete or not at all. Raises ConfigError for what cannot be asked for,
     DataError for a model that cannot be read, RunError where a graph differs from the model.
     """
     _check_formats(formats)
+    if step and (not formats or "aoti" in formats):
+        got = ",".join(formats) or "none"
+        raise ConfigError(f"--step needs --format pt2, onnx or both, got {got}; change --format")
     source, out = find_artifact(path), Path(out)
     check_out(out, MODEL, overwrite, {"RUN|MODEL": source})
     artifact = load_artifact(source)
     if formats:
         _check_router(artifact)
+    if step and artifact.config.model.sequence == "none":
+        raise ConfigError(
+            "--step needs a model that reads events, got model.sequence=none; omit --step, or "
+            "train with model.sequence=lru"
+        )
     with replacing_folder(out) as folder:
         card = {**artifact.card, **_evaluations(path)}
         save_artifact(
@@ -76,7 +92,10 @@ def export(
             events=artifact.events,
         )
         report = _describe(artifact, sum(p.stat().st_size for p in folder.iterdir()))
-        report["formats"] = dict(write_graphs(artifact, folder, formats, progress))
+        write = write_step_graphs if step else write_graphs
+        report["formats"] = dict(write(artifact, folder, formats, progress))
+        if step:
+            report |= described(artifact, report.pop("inputs"))
         write_json(folder / REPORT, report)
     return report
 

@@ -23,6 +23,7 @@ from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.artifact.parity import Runner, as_request, check_parity, parity_rows
 from recsys_moe.files import sha256_file
 from recsys_moe.kinds import by_task, kind_of
+from recsys_moe.model.request import Request
 
 LATENCY_ROWS = (1, 1000)
 LATENCY_RUNS = 20
@@ -53,7 +54,11 @@ class Graph(nn.Module):
 
     def answer(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The outputs of the inputs of `as_request`."""
-        logits_BT = self.model(as_request(inputs)).logits_BT
+        return self.outputs_of(as_request(inputs))
+
+    def outputs_of(self, request: Request) -> tuple[Tensor, ...]:
+        """The outputs for each row."""
+        logits_BT = self.model(request).logits_BT
         kinds = [kind_of(task) for task in self.tasks]
         parts = [*zip(self.tasks, kinds, by_task(logits_BT, kinds), strict=True)]
         raw = {n: p_B for task, k, z in parts for n, p_B in k.predictions(task.name, z).items()}
@@ -206,16 +211,22 @@ def export_graph(artifact: Artifact) -> ExportedProgram:
     """The model as one graph with a free number of rows."""
     graph = graph_of(artifact)
     graph.model.prepare_export()
-    inputs = tuple(one[:3] for one in parity_rows(artifact))
-    rows = Dim("rows", min=0)
-    names = [*inspect.signature(graph.forward).parameters]
-    shapes = {name: {0: rows} for name in names[: len(inputs)]}
-    with _quiet():
+    return traced(graph, tuple(one[:3] for one in parity_rows(artifact)))
+
+
+def traced(graph: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
+    """A graph with a free number of rows, the first axis of all inputs."""
+    rows = {0: Dim("rows", min=0)}
+    bound = inspect.signature(graph.forward).bind(*inputs).arguments
+    shapes = {
+        name: (rows,) * len(one) if isinstance(one, tuple) else rows for name, one in bound.items()
+    }
+    with quiet():
         return torch.export.export(graph, inputs, dynamic_shapes=shapes)
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without the exporters' remarks on their own work."""
     logging.disable(logging.WARNING)
     try:
@@ -237,28 +248,26 @@ def write_graphs(
         return
     program, reference = export_graph(artifact), graph_of(artifact)
     rows = parity_rows(artifact)
-    yield "model", {"latency_ms": _latency(reference, *rows)}
+    yield "model", {"latency_ms": latency(reference, *rows)}
     for name in dict.fromkeys(formats):
         progress(name)
         path = folder / FORMATS[name].file
-        with _quiet():
+        with quiet():
             FORMATS[name].write(program, path, reference.outputs)
             runner = FORMATS[name].load(path)
         parity = check_parity(name, runner, reference, artifact)
-        files = sorted(folder.glob(f"{path.name}*"))  # ONNX above 2 GB has a second one
-        yield (
-            name,
-            {
-                "files": {file.name: sha256_file(file) for file in files},
-                "bytes": sum(file.stat().st_size for file in files),
-                "latency_ms": _latency(runner, *rows),
-                "parity": parity,
-            },
-        )
+        yield name, {**files_of([path]), "latency_ms": latency(runner, *rows), "parity": parity}
+
+
+def files_of(paths: Sequence[Path]) -> dict[str, Any]:
+    """Checksums and size. ONNX above 2 GB has a second file."""
+    files = [file for path in paths for file in sorted(path.parent.glob(f"{path.name}*"))]
+    checksums = {file.name: sha256_file(file) for file in files}
+    return {"files": checksums, "bytes": sum(file.stat().st_size for file in files)}
 
 
 @torch.inference_mode()
-def _latency(runner: Runner, *inputs: Tensor) -> dict[str, float]:
+def latency(runner: Runner, *inputs: Tensor) -> dict[str, float]:
     """Median milliseconds of a call by number of rows, after three calls to warm up."""
     medians = {}
     for rows in LATENCY_ROWS:

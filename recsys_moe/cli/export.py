@@ -18,6 +18,13 @@ def export(
     format_: Annotated[
         str, opt("Graph formats to add, of pt2, onnx, aoti.", "--format", metavar="NAME,...")
     ] = "",
+    step: Annotated[
+        bool,
+        opt(
+            "Write graphs of one event (state to state) and of scores, not of whole windows.",
+            "--step",
+        ),
+    ] = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -33,6 +40,7 @@ def export(
         model,
         out,
         formats,
+        step=step,
         overwrite=overwrite,
         progress=lambda name: logger.info("export: %s", name),
     )

@@ -17,10 +17,13 @@ from recsys_moe.artifact.export import export
 from recsys_moe.artifact.graphs import FORMATS, export_graph, graph_of, write_graphs
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.artifact.parity import EVENT_INPUTS, parity_rows
+from recsys_moe.artifact.step_graphs import step_graphs, write_step_graphs
 from recsys_moe.config.build import build_model
 from recsys_moe.config.settings import parse_config
+from recsys_moe.errors import ConfigError
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.model.encoders.mixers import MIXERS
+from recsys_moe.model.request import Events, of_items
 from tests.conftest import TINY_MODEL
 from tests.context import CONTEXT
 
@@ -145,3 +148,72 @@ def test_an_exported_folder_says_what_its_inputs_are_and_scores_as_the_predictor
     found = FORMATS["onnx"].load(out / "model.onnx")(*pair, item, value, time, torch.tensor([3]))
     for place, task in enumerate(expected):
         assert found[0][0, place] == pytest.approx(float(expected[task]), abs=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("mixer", "form"), [("lru", "onnx"), ("attention", "pt2")])
+def test_events_one_by_one_through_the_step_score_as_the_whole_window(
+    sequence_run: Path, tmp_path: Path, mixer: str, form: str
+) -> None:
+    """Up to 20 events of each row, then the scorer; batches of no row and of one are tried."""
+    artifact = untrained(sequence_run, mixer, context=mixer == "attention")
+    [(name, report)] = write_step_graphs(artifact, tmp_path, [form], lambda step: None)
+    assert name == form and report["parity"]["max_difference"] <= 1e-5
+    assert report["parity"]["rows"] == 3 * (1 + 2 + 37 + 1000)
+    assert {*report["files"]} == {f"step.{form}", f"scorer.{form}"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mixer", MIXERS)
+def test_the_step_starts_from_zeros_and_gives_what_the_encoder_says(
+    sequence_run: Path, mixer: str
+) -> None:
+    artifact = untrained(sequence_run, mixer)
+    step, _ = step_graphs(artifact)
+    inputs = [one[:37] for one in parity_rows(artifact)]
+    item, value, time, _ = inputs[2:]
+    state = [one.new_zeros(37, *one.shape[1:]) for one in step.encoder.start(1)]
+    events = Events(item, value, time, torch.arange(37), torch.full((37,), item.shape[1]))
+    with torch.no_grad():
+        whole = step.encoder.encode(step.model.encode_items(of_items(item)), events)
+        for place in range(item.shape[1]):
+            vector, *state = step(item[:, place], value[:, place], time[:, place], *state)
+            expected = whole[:, place] - step.encoder.nothing_D
+            torch.testing.assert_close(vector, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_step_is_refused_without_a_format_and_without_events(
+    sequence_run: Path, run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="--step needs --format pt2, onnx or both, got none"):
+        export(sequence_run, tmp_path / "out", step=True)
+    with pytest.raises(ConfigError, match="--step needs a model that reads events"):
+        export(run, tmp_path / "out", ["pt2"], step=True)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_an_exported_step_says_what_its_inputs_are(sequence_run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "exported"
+    export(sequence_run, out, formats=["pt2"], step=True)
+    report = json.loads((out / "export.json").read_text())
+    assert "inputs" not in report
+    inputs, outputs = report["step"]["inputs"], report["step"]["outputs"]
+    assert [*inputs][:3] == ["event_item", "event_value", "event_time"]
+    assert inputs["state_0"] == {"dtype": "float32", "shape": ["rows", 3], "start": 0}
+    assert outputs == ["event_vector", *(f"new_{name}" for name in [*inputs][3:])]
+    assert [*report["scorer"]["inputs"]] == ["user", "item", "event_vector"]
+    events = [{"item": f"i{n}", "time": LATER + n, "value": 1 + n} for n in range(3)]
+    predictor = Predictor.load(out)
+    expected = predictor.score(["?"], ["i5"], events=events).tasks
+    step, scorer = (FORMATS["pt2"].load(out / f"{name}.pt2") for name in ("step", "scorer"))
+    scale, kinds = inputs["event_value"], [*inputs.values()][3:]
+    state = [torch.zeros(1, *one["shape"][1:], dtype=getattr(torch, one["dtype"])) for one in kinds]
+    for event in events:
+        value = torch.tensor([(event["value"] - scale["mean"]) / scale["std"]]).float()
+        index, time = predictor.items.index([event["item"]])[0], torch.tensor([event["time"]])
+        vector, *state = step(index, value, time.double(), *state)
+    user = torch.tensor([report["scorer"]["inputs"]["user"]["unseen"]])
+    [found, *_] = scorer(user, predictor.items.index(["i5"])[0], vector)
+    for place, task in enumerate(expected):
+        assert found[0, place] == pytest.approx(float(expected[task]), abs=1e-5)
