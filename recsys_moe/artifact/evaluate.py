@@ -54,8 +54,8 @@ def evaluate_artifact(
     by_time = [] if periods is None else [periods_of(folder, schema, split, periods)]
     rows = open_split(artifact, folder, schema, split, past=past)
     train = open_split(artifact, folder, schema, "train", past=None)  # for counts alone
-    step = 1 if periods is None else None  # whose times come in the order of the file
-    batches = EvalBatches(rows, artifact.config.eval_rows, step=step)
+    by_user = periods is None  # their times come in the order of the file
+    batches = EvalBatches(rows, artifact.config.eval_rows, by_user=by_user)
     result = evaluate_model(
         artifact.model,
         batches,

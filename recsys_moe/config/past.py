@@ -13,6 +13,9 @@ from recsys_moe.schema import EVENT, SPLITS, Schema
 
 HISTORIES, TIE_RULES = ("running", "frozen"), ("strict", "log", "shuffle")
 LISTS = ("user", "successive")
+OVERLAP = 4
+"""Windows of an evaluation that hold an event, at most. With one for each row an event of a long
+history would be encoded `sequence_length` times; so rows see at least three quarters of that."""
 SEED = 0
 """Of the order of events of one second under `shuffle`."""
 
@@ -70,7 +73,8 @@ class Past:
         log = read_log(folder, schema, splits)
         if ties == "shuffle":
             log = log.shuffled(SEED)
-        timelines = Timelines(log, config.model.sequence_length)
+        length = config.model.sequence_length
+        timelines = Timelines(log, length, step=-(-length // OVERLAP))
         return History(timelines, "strict" if ties == "strict" else "log")
 
     def seen(self, config: Config, folder: Path, schema: Schema) -> History | None:

@@ -182,14 +182,14 @@ class EvalBatches:
         rows: Rows,
         batch_size: int,
         *,
-        step: int | None = None,
+        by_user: bool = False,
         rank: int = 0,
         world: int = 1,
     ) -> None:
-        """`step`: of windows of events, see `EventLog.windows`; with it the rows of a row group
-        come user after user, so that those of a batch share windows."""
+        """`by_user`: rows of a row group that read events come user after user, so that those of a
+        batch share windows."""
         self.rows = rows
-        self.batch_size, self.step = batch_size, step
+        self.batch_size, self.by_user = batch_size, by_user
         self.bounds = part_bounds(0, -(-len(rows) // batch_size), rank, world)
 
     def __len__(self) -> int:
@@ -197,11 +197,10 @@ class EvalBatches:
 
     def __iter__(self) -> Iterator[Batch]:
         pieces = [Piece(group, 0, rows) for group, rows in enumerate(self.rows.sizes)]
-        read = lru_cache(1)(self.rows.group if self.step is None else self._by_timeline)
+        read = lru_cache(1)(self._by_timeline if self.by_user else self.rows.group)
         for batch in range(*self.bounds):
             start = batch * self.batch_size
-            rows = gathered(cut(pieces, start, start + self.batch_size), read)
-            yield rows.take(slice(None), step=self.step or 1)
+            yield gathered(cut(pieces, start, start + self.batch_size), read).take(slice(None))
 
     def _by_timeline(self, number: int) -> Columns:
         rows = self.rows.group(number)

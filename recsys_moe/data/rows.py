@@ -22,6 +22,8 @@ class Timelines(NamedTuple):
 
     log: EventLog
     length: int
+    step: int = 1
+    """Of windows, see `EventLog.windows`."""
 
 
 class History(NamedTuple):
@@ -91,12 +93,12 @@ class Columns:
     def __len__(self) -> int:
         return len(self.user)
 
-    def take(self, rows: Tensor | slice, *, step: int = 1, shared: bool = False) -> Batch:
-        """A batch of some rows. `step`, `shared`: see `EventLog.windows`."""
+    def take(self, rows: Tensor | slice, *, shared: bool = False) -> Batch:
+        """A batch of some rows. `shared`: see `EventLog.windows`."""
         part = self.part(rows)
         events = None
         if part.timelines is not None and part.history is not None:
-            log, length = part.timelines
+            log, length, step = part.timelines
             events = log.windows(part.history, length, step=step, shared=shared)
         columns = (part.user, part.item, part.labels, part.weight, part.offset, part.context)
         return Batch(*columns, events)

@@ -23,8 +23,6 @@ from recsys_moe.schema import Schema, check_split
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.workarounds import first_batch
 
-OVERLAP = 4
-
 
 class RecDataModule(lightning.LightningDataModule):
     """Batches of a prepared folder for Lightning's loops.
@@ -152,25 +150,23 @@ class RecDataModule(lightning.LightningDataModule):
         return ResampledNegatives(self.rows("train"), self.schema, *powers)
 
     def val_dataloader(self) -> EvalBatches | NoRows:
-        """After each epoch, rows of long histories share windows, OVERLAP at most at an event, and
-        see at least three quarters of one: a window for each row costs up to 50 times as much."""
-        return self._in_order("val", step=-(-self.config.model.sequence_length // OVERLAP))
+        return self._in_order("val", by_user=True)
 
     def test_dataloader(self) -> EvalBatches | NoRows:
-        return self._in_order("test")
+        return self._in_order("test", by_user=True)
 
     def predict_dataloader(self) -> EvalBatches | NoRows:
         return self._in_order(self.predict_split)
 
-    def _in_order(self, split: str, step: int | None = None) -> EvalBatches | NoRows:
+    def _in_order(self, split: str, by_user: bool = False) -> EvalBatches | NoRows:
         share: dict[str, Any] = dict(zip(("rank", "world"), self._share, strict=True))
-        batches = EvalBatches(self.rows(split), self.config.eval_rows, step=step, **share)
+        batches = EvalBatches(self.rows(split), self.config.eval_rows, by_user=by_user, **share)
         return batches if len(batches) else NoRows(self.rows(split))
 
     def val_batches(self, *, rank: int = 0, world: int = 1) -> EvalBatches:
         """Batches of the validation split: part `rank` of `world`."""
         rows = self.rows("val")
-        return EvalBatches(rows, self.config.eval_rows, step=1, rank=rank, world=world)
+        return EvalBatches(rows, self.config.eval_rows, by_user=True, rank=rank, world=world)
 
 
 class EachEpoch:

@@ -144,9 +144,8 @@ def test_two_devices_train_a_sequence_nearly_as_one_does(timed: Path, tmp_path: 
 def test_a_model_without_user_ids_scores_known_and_new_users_of_equal_events_alike(
     timed: Path, tmp_path: Path
 ) -> None:
-    """And its saved model scores as the trained one did on validation, whose rows saw as much as
-    here: all of their histories."""
-    model = {"user_ids": False, "biases": False, "sequence_length": 100}
+    """And its saved model scores as the trained one did on validation."""
+    model = {"user_ids": False, "biases": False}
     found = fit(parse_config(config(model=model)), timed, tmp_path / "run")
     again = evaluate_artifact(tmp_path / "run", "val", timed)
     assert again["loss"] == pytest.approx(found["loss"], abs=1e-6)
@@ -202,11 +201,12 @@ def test_the_loss_of_the_next_item_does_not_look_into_the_users_of_the_item(time
     assert torch.equal(*losses)
 
 
-def test_while_training_rows_of_validation_come_user_after_user_and_share_windows(
+def test_rows_of_validation_come_user_after_user_and_share_windows(
     timed: Path,
 ) -> None:
-    """Each of them once, with its own labels; fewer events are encoded than with a window a row."""
-    data = RecDataModule(timed, parse_config(config()))
+    """Each of them once, with its own labels; fewer events are encoded than in the file's order."""
+    few = {"eval_batch_size": 32, "batchwise_rows": 32}
+    data = RecDataModule(timed, parse_config(config(data=few)))
     shared = list(data.val_dataloader())
     exact = list(EvalBatches(data.rows("val"), data.config.eval_rows))
     names = ("user", "item", "labels")

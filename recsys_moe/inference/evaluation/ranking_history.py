@@ -30,11 +30,12 @@ class Before:
         """Of some lists; `users_L`: the user of every list."""
         if self.list_L2 is not None:
             return self.events(self.list_L2[lists])
-        return self.events(self.user_U2[users_L[lists]])
+        return self.timelines.log.windows(self.user_U2[users_L[lists]], self.timelines.length)
 
     def events(self, span_B2: Tensor) -> Events:
-        """What an encoder reads."""
-        return self.timelines.log.windows(span_B2, self.timelines.length)
+        """What an encoder reads before rows, which share windows."""
+        log, length, step = self.timelines
+        return log.windows(span_B2, length, step=step)
 
 
 def before(rows: Rows, wanted: Wanted, history: History, schema: Schema) -> Before:
