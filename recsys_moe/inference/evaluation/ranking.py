@@ -103,11 +103,12 @@ def _asked_logits(predictor: Predictor, rows: RankingRows) -> Tensor:
     if before is None:
         return predictor.pair_logits(asked.user, asked.item, context_NC)
     parts = []
-    for place_B in torch.arange(len(asked.user)).split(ROWS_PER_BATCH):
+    order_N = before.labelled_N2[:, 1].argsort(stable=True)  # rows of a batch share windows
+    for place_B in order_N.split(ROWS_PER_BATCH):
         context_BC = None if context_NC is None else context_NC[place_B]
         pairs = asked.user[place_B], asked.item[place_B], context_BC
         parts.append(predictor.pair_logits(*pairs, before.events(before.labelled_N2[place_B])))
-    return torch.cat(parts)
+    return torch.cat(parts)[order_N.argsort(stable=True)]
 
 
 def sample_ranking(

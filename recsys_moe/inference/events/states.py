@@ -87,7 +87,7 @@ class States:
         last_MD, *state = (one.index_select(0, slot_M) for one in self._table)
         if ordered[0].more:
             last_MD = self._stepped(last_MD, state, [one.more for one in ordered])
-        return last_MD[torch.tensor(order).argsort()]
+        return last_MD[torch.tensor(order).argsort(stable=True)]
 
     def _slots(self, histories: Sequence[History]) -> list[int]:
         """Where the states before `more` lie; those that lack are computed."""

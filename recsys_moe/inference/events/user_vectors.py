@@ -50,7 +50,7 @@ class UserVectors:
         rows, parts = [*kept, *once], [self._states.vectors([*kept.values()])]
         if once:
             parts.append(self._states.without_keeping([*once.values()]))
-        return torch.cat(parts)[torch.tensor(rows).argsort()[window_B]]
+        return torch.cat(parts)[torch.tensor(rows).argsort(stable=True)[window_B]]
 
     def _history(self, asked: Asked, own: list[Entry]) -> History | Sequence[Entry]:
         """With stored events that its own follow; else all events."""
