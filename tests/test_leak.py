@@ -15,11 +15,13 @@ from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.columns import StoredColumns
 from recsys_moe.data.events import EventLog, TimedRows
 from recsys_moe.data.histories import read_events
+from recsys_moe.data.item_past import ItemPast
 from recsys_moe.data.rows import Columns, History, TieRule, Timelines
 from recsys_moe.model.encoders.mixers import MIXERS
 from recsys_moe.schema import SPLITS, Schema
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
+from tests.timed import ITEMS
 
 LENGTH = 6
 TIES: tuple[TieRule, ...] = ("strict", "log")
@@ -64,6 +66,84 @@ def changed(rows: TimedRows, late_N: Tensor, seed: int) -> Iterator[TimedRows]:
     item_N, place_L = rows.item.clone(), late_N.nonzero()[:, 0]
     item_N[place_L] = rows.item[place_L[torch.randperm(len(place_L), generator=generator)]]
     yield rows._replace(item=item_N)
+
+
+@pytest.fixture(scope="module")
+def timekeeper(timed: Path) -> RecModule:
+    """An untrained model that reads the time of a row in every way, and no sequence."""
+    model = {"embedding_dim": 8, "num_experts": 4, "expert_dim": 8, "tower_dims": [4]}
+    model |= {"time_features": "all", "sequence_length": LENGTH, "popularity_half_life": 0.001}
+    module = RecModule(parse_config({"model": model}))
+    module.set_up(RecDataModule(timed, module.config))
+    for parameter in module.model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    module.model.eval()
+    return module
+
+
+def timed_rows(
+    rows: Columns, log: EventLog, ties: TieRule, times: tuple[Tensor, Tensor]
+) -> Columns:
+    """Rows that know when they are."""
+    items = ItemPast(log, ITEMS, 0.001)
+    lines = Timelines(log, LENGTH, has_windows=False, has_moments=True, items=items)
+    return History(lines, ties).told(rows, *times)
+
+
+@torch.no_grad()
+def outputs(module: RecModule, rows: Columns) -> list[Tensor]:
+    """Logits and vectors of the rows, and the logits of the whole catalogue for their users."""
+    assert rows.history is not None and rows.timelines is not None and rows.time is not None
+    request = rows.request
+    output = module.model(request)
+    users = request._replace(moment=rows.timelines.moment(rows.history, rows.time))
+    ranker = module.model.ranker(module.model.draws(0), 1)
+    return [output.logits_BT, output.aux["users"], ranker.grid(users, torch.arange(ITEMS), 0)]
+
+
+@pytest.mark.parametrize("ties", TIES)
+@given(st.integers(0, 10**6))
+@settings(max_examples=8, deadline=None)
+def test_the_time_of_a_row_tells_it_nothing_of_its_time_or_later(
+    timed: Path, timekeeper: RecModule, ties: TieRule, seed: int
+) -> None:
+    """Hour, gap, count, and age and popularity of its item and of all others."""
+    schema, whole = Schema.load(timed), events(timed)
+    stored = StoredColumns(timed, schema, "test")
+    rows, (event_N, time_N) = stored.load(), stored.times(0)
+    row = seed % len(rows)
+    moment, user, event = int(time_N[row]), int(rows.user[row]), int(event_N[row])
+    late_N = whole.time >= moment
+    if ties == "log":  # the user's own events of that second may count; those of items do not
+        late_N &= (whole.time > moment) | (whole.user != user) | (whole.event >= event)
+    asked, times = rows.part(slice(row, row + 1)), (event_N[row, None], time_N[row, None])
+    size = schema.user.size
+    before = outputs(timekeeper, timed_rows(asked, EventLog(whole, size), ties, times))
+    for log in changed(whole, late_N, seed):
+        after = outputs(timekeeper, timed_rows(asked, EventLog(log, size), ties, times))
+        assert all(map(torch.equal, before, after))
+    early_N = whole.time < moment
+    other = whole._replace(item=torch.where(early_N, (whole.item + 1) % ITEMS, whole.item))
+    after = outputs(timekeeper, timed_rows(asked, EventLog(other, size), ties, times))
+    assert not torch.equal(before[2], after[2])  # else the rest could not fail
+
+
+def test_a_training_batch_reads_of_items_what_was_before_each_row(
+    timed: Path, timekeeper: RecModule
+) -> None:
+    """Of the rows of a batch, what happens in between reaches the late ones alone."""
+    schema, whole = Schema.load(timed), events(timed)
+    stored = StoredColumns(timed, schema, "train")
+    rows, times = stored.load(), stored.times(0)
+    moment = int(times[1].median())
+    early_N, late_N = times[1] <= moment, whole.time >= moment
+    found = [
+        outputs(timekeeper, timed_rows(rows, EventLog(log, schema.user.size), "strict", times))[0]
+        for log in (whole, *changed(whole, late_N, 3))
+    ]
+    for other in found[1:]:
+        assert torch.equal(found[0][early_N], other[early_N])
+        assert not torch.equal(found[0][~early_N], other[~early_N])
 
 
 def told(rows: Columns, log: EventLog, ties: TieRule, times: tuple[Tensor, Tensor]) -> Columns:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.reading import damaged, reading
 from recsys_moe.data.events import EventLog
+from recsys_moe.data.item_past import Known
 from recsys_moe.schema import Schema
 
 TYPES = {"first": torch.int64, "item": torch.int32, "value": torch.float32, "time": torch.int64}
@@ -49,6 +50,20 @@ def load_events(path: Path, schema: Schema, are_read: bool) -> dict[str, Tensor]
     if not is_whole:
         raise damaged(path, "the events do not match schema.json")
     return events
+
+
+def load_items(path: Path, schema: Schema, are_read: bool) -> Known | None:
+    """None for a model that reads neither age nor popularity of items. Raises DataError."""
+    if not are_read:
+        return None
+    with reading(path):
+        found = load_file(path)
+        kinds = {"first": torch.float64, "popularity": torch.float32}
+        is_whole = {name: one.dtype for name, one in found.items()} == kinds
+        is_whole = is_whole and all(one.shape == (schema.item.size + 1,) for one in found.values())
+    if not is_whole:
+        raise damaged(path, "the items do not match schema.json")
+    return Known(**found)
 
 
 def _fits(events: dict[str, Tensor], schema: Schema) -> bool:

@@ -72,6 +72,11 @@ def export(
     artifact = load_artifact(source)
     if formats:
         _check_router(artifact)
+    if step and artifact.config.model.chosen_times:
+        raise ConfigError(
+            "--step needs a model without time features, got model.time_features="
+            f"{','.join(artifact.config.model.chosen_times)}; omit --step, or train without"
+        )
     if step and artifact.config.model.sequence == "none":
         raise ConfigError(
             "--step needs a model that reads events, got model.sequence=none; omit --step, or "
@@ -157,6 +162,7 @@ def _describe(artifact: Artifact, size: int) -> dict[str, Any]:
             "item": {"dtype": "int64", "shape": ["rows"], "range": [0, item], "unseen": item},
             **_context_input(artifact),
             **_event_inputs(artifact),
+            **_time_input(artifact),
         },
         "outputs": list(Graph(artifact).outputs),
         "tasks": [{"name": task.name, "kind": task.kind} for task in artifact.schema.tasks],
@@ -166,7 +172,7 @@ def _describe(artifact: Artifact, size: int) -> dict[str, Any]:
 def _event_inputs(artifact: Artifact) -> dict[str, Any]:
     """The last events of each row's user, from the left; {} for a model that reads none."""
     settings, size = artifact.config.model, artifact.schema.item.size
-    if settings.sequence == "none":
+    if not settings.reads_events:
         return {}
     shape, (mean, std) = ["rows", settings.sequence_length], rating_scale(artifact.schema)
     value = {"dtype": "float32", "shape": shape, "missing": "NaN", "mean": mean, "std": std}
@@ -176,6 +182,14 @@ def _event_inputs(artifact: Artifact) -> dict[str, Any]:
         "event_time": {"dtype": "float64", "shape": shape, "unit": "seconds, ascending"},
         "event_count": {"dtype": "int64", "shape": ["rows"], "range": [0, shape[1]]},
     }
+
+
+def _time_input(artifact: Artifact) -> dict[str, Any]:
+    """{} for a model that does not read when rows ask."""
+    if not artifact.config.model.chosen_times:
+        return {}
+    unit = {"unit": "seconds since 1970 UTC", "missing": "NaN"}
+    return {"time": {"dtype": "float64", "shape": ["rows"], **unit}}
 
 
 def _context_input(artifact: Artifact) -> dict[str, Any]:

@@ -20,7 +20,14 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from recsys_moe.artifact.model_folder import Artifact
-from recsys_moe.artifact.parity import Runner, as_request, check_parity, parity_rows
+from recsys_moe.artifact.parity import (
+    EVENT_INPUTS,
+    Runner,
+    as_request,
+    check_parity,
+    parity_rows,
+)
+from recsys_moe.data.item_past import Known
 from recsys_moe.files import sha256_file
 from recsys_moe.kinds import by_task, kind_of
 from recsys_moe.model.request import Request
@@ -32,19 +39,28 @@ LATENCY_RUNS = 20
 class Graph(nn.Module):
     """What is exported: (B,) int64 `user` and `item` indices -> the outputs named in `outputs`.
 
-    `context`, for models with context features: (B, C) float32 as in `Request.context`. Models that
-    read events: `EventGraph`.
+    `context`, for models with context features: (B, C) float32 as in `Request.context`. For models
+    that read events: `event_item` (B, L) int64 indices, `event_value` (B, L) float32, standardised
+    ratings or NaN, `event_time` (B, L) float64 seconds: the last events of each row's user, by
+    time, from the left; `event_count` (B,) int64: how many there are. What is behind them is not
+    read. For models that read the time of a row: `time` (B,) float64, seconds since 1970, or NaN.
 
     `predictions` (B, T) float32, one column per task, or class, in the order of the schema.
     `calibrated`, the same with the calibrated probability where there is one; only for models that
     have a calibration.
     """
 
+    past_first: Tensor
+    past_popularity: Tensor
+
     def __init__(self, artifact: Artifact) -> None:
         super().__init__()
         self.model = copy.deepcopy(artifact.model).requires_grad_(False)
         self.tasks = artifact.schema.tasks
         self.calibration = artifact.calibration
+        for name, values in {} if artifact.past is None else artifact.past._asdict().items():
+            self.register_buffer(f"past_{name}", values)
+        self.reads_items = artifact.past is not None
         self.outputs = ("predictions", "calibrated")[: 2 if self.calibration else 1]
 
     def forward(
@@ -54,7 +70,8 @@ class Graph(nn.Module):
 
     def answer(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The outputs of the inputs of `as_request`."""
-        return self.outputs_of(as_request(inputs))
+        items = Known(self.past_first, self.past_popularity) if self.reads_items else None
+        return self.outputs_of(as_request(inputs, items))
 
     def outputs_of(self, request: Request) -> tuple[Tensor, ...]:
         """The outputs for each row."""
@@ -73,49 +90,20 @@ class Graph(nn.Module):
         return predictions_BT, torch.stack([*(raw | better).values()], dim=1)
 
 
-class EventGraph(Graph):
-    """The same of a model that reads events.
-
-    `event_item` (B, L) int64 indices, `event_value` (B, L) float32, standardised ratings or NaN,
-    `event_time` (B, L) float64 seconds: the last events of each row's user, by time, from the left;
-    `event_count` (B,) int64: how many there are. What is behind them is not read.
-    """
-
-    def forward(  # type: ignore[override]
-        self,
-        user: Tensor,
-        item: Tensor,
-        event_item: Tensor,
-        event_value: Tensor,
-        event_time: Tensor,
-        event_count: Tensor,
-    ) -> tuple[Tensor, ...]:
-        return self.answer(user, item, event_item, event_value, event_time, event_count)
-
-
-class ContextEventGraph(Graph):
-    """The same of a model with context features, too."""
-
-    def forward(  # type: ignore[override]
-        self,
-        user: Tensor,
-        item: Tensor,
-        context: Tensor,
-        event_item: Tensor,
-        event_value: Tensor,
-        event_time: Tensor,
-        event_count: Tensor,
-    ) -> tuple[Tensor, ...]:
-        events = event_item, event_value, event_time, event_count
-        return self.answer(user, item, context, *events)
-
-
 def graph_of(artifact: Artifact) -> Graph:
     """The graph that has the inputs of the model."""
     model = artifact.config.model
-    if model.sequence == "none":
+    if not model.reads_past:
         return Graph(artifact).eval()
-    return (EventGraph if model.context == "none" else ContextEventGraph)(artifact).eval()
+    names = ["self", "user", "item", *["context"] * (model.context != "none")]
+    names += [*EVENT_INPUTS] * model.reads_events + ["time"] * bool(model.chosen_times)
+
+    def forward(self: Graph, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return self.answer(*inputs)
+
+    each = [inspect.Parameter(one, inspect.Parameter.POSITIONAL_OR_KEYWORD) for one in names]
+    vars(forward)["__signature__"] = inspect.Signature(each)  # the names of the inputs
+    return type("PastGraph", (Graph,), {"forward": forward})(artifact).eval()
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
 """The self-contained model folder: weights, vocabularies, schema, configuration, metric card.
 
 Loads without pickle, Lightning and the training data. Errors name the file. The format version
-grows when a folder would be read differently (4: encoders, 5: context features, 6: events).
+grows when a folder would be read differently (4: encoders, 5: context features, 6: events, 7:
+time).
 """
 
 from __future__ import annotations
@@ -22,19 +23,20 @@ import recsys_moe
 from recsys_moe.artifact import calibration
 from recsys_moe.artifact.bags import load_history
 from recsys_moe.artifact.calibration import Calibrations
-from recsys_moe.artifact.events import load_events
-from recsys_moe.artifact.reading import damaged, load_seen, reading
+from recsys_moe.artifact.events import load_events, load_items
+from recsys_moe.artifact.reading import damaged, load_ids, load_seen, reading, whole
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.data.item_past import Known
 from recsys_moe.files import read_object, sha256_file, write_json
 from recsys_moe.folders import replacing_folder
 from recsys_moe.model.old_names import with_new_parts
 from recsys_moe.model.recommender import Recommender
-from recsys_moe.schema import SCHEMA_FILE, ConfigError, DataError, Feature, Schema
+from recsys_moe.schema import SCHEMA_FILE, ConfigError, DataError, Schema
 
 FORMAT = "recsys-moe-artifact"
-FORMAT_VERSION, WITH_ENCODERS, WITH_CONTEXT, WITH_EVENTS = VERSIONS = (3, 4, 5, 6)
+FORMAT_VERSION, WITH_ENCODERS, WITH_CONTEXT, WITH_EVENTS, WITH_TIME = VERSIONS = (3, 4, 5, 6, 7)
 MANIFEST = "manifest.json"
 FILES = (
     "weights.safetensors",
@@ -52,7 +54,9 @@ HISTORY = "history.safetensors"
 """Optional: the histories in the vectors of known users."""
 EVENTS = "events.safetensors"
 """Optional: the last events of known users."""
-OPTIONAL = (ENCODERS, VOCABULARIES, HISTORY, EVENTS)
+ITEMS = "items.safetensors"
+"""Optional: age and popularity of items at the end of the log."""
+OPTIONAL = (ENCODERS, VOCABULARIES, HISTORY, EVENTS, ITEMS)
 
 NO_CATEGORIES = pa.table(
     {name: pa.array([], pa.string()) for name in ("side", "feature", "value")}
@@ -86,6 +90,8 @@ class Artifact:
     without histories, and for one that was written before folders kept them."""
     events: dict[str, torch.Tensor] = field(default_factory=dict)
     """The last known events of users (see artifact/events.py), for sequence encoders."""
+    past: Known | None = None
+    """Age and popularity of items, for models that read them."""
     added_items: int = 0
     """Cold-start items, which come last (see inference/cold_start/new_items)."""
 
@@ -118,17 +124,20 @@ def save_artifact(
     encoders: dict[str, torch.Tensor] | None = None,
     history: dict[str, torch.Tensor] | None = None,
     events: dict[str, torch.Tensor] | None = None,
+    items: dict[str, torch.Tensor] | None = None,
 ) -> None:
     """Write the artifact completely or not at all; an older one at `out` is replaced at the end.
 
     `weights` is the state_dict of a model without encoders (`Recommender.materialize`), `encoders`
-    theirs, `history` what known users have of it, `events` the last ones of users; `data` the
-    prepared folder it was trained on, or an artifact: both hold the ids and the schema.
+    theirs, `history` what known users have of it, `events` the last ones of users, `items` a
+    `Known`; `data` the prepared folder it was trained on, or an artifact: both hold the ids and the
+    schema.
     """
     with replacing_folder(Path(out)) as folder:
         save_file({k: v.contiguous().cpu() for k, v in weights.items()}, folder / FILES[0])
         save_file(seen, folder / FILES[1])
-        for name, tensors in ((ENCODERS, encoders), (HISTORY, history), (EVENTS, events)):
+        named = ((ENCODERS, encoders), (HISTORY, history), (EVENTS, events), (ITEMS, items))
+        for name, tensors in named:
             if tensors:
                 save_file({k: v.contiguous().cpu() for k, v in tensors.items()}, folder / name)
         for made in folder.glob("*.safetensors"):  # for their owner; servers are other users
@@ -145,6 +154,8 @@ def save_artifact(
 
 def version_of(config: Config, has_encoders: bool) -> int:
     """Of the folder of a model."""
+    if config.model.chosen_times:
+        return WITH_TIME
     if config.model.sequence != "none":
         return WITH_EVENTS
     plain = WITH_ENCODERS if has_encoders else FORMAT_VERSION
@@ -194,15 +205,16 @@ def load_artifact(path: Path) -> Artifact:
     return Artifact(
         schema=schema,
         config=config,
-        users=_load_ids(folder / "users.parquet", schema.user),
-        items=_load_ids(folder / "items.parquet", schema.item),
+        users=load_ids(folder / "users.parquet", schema.user),
+        items=load_ids(folder / "items.parquet", schema.item),
         seen=load_seen(folder / "seen.safetensors", schema),
         model=_load_model(folder, config, schema),  # after the ids: they bound its size
         card=_read_object(folder / "card.json"),
         calibration=calibration.load(folder / "calibration.json", schema),
         encoders=encoders,
         history=load_history(folder / HISTORY, schema, encoders),
-        events=load_events(folder / EVENTS, schema, config.model.sequence != "none"),
+        events=load_events(folder / EVENTS, schema, config.model.reads_events),
+        past=load_items(folder / ITEMS, schema, config.model.reads_items),
         categories=_load_categories(folder / VOCABULARIES),
     )
 
@@ -218,16 +230,6 @@ def _load_config(path: Path) -> Config:
         raise DataError(f"{path} cannot be used: {reason}") from None
 
 
-def _load_ids(path: Path, feature: Feature) -> pa.Table:
-    with reading(path):
-        table = _whole(pq.read_table(path))
-        names = table.column_names
-    if feature.name not in names or table.num_rows != feature.size:
-        wanted = f"it must have a column {feature.name!r} and {feature.size} rows"
-        raise damaged(path, f"{wanted}, got {names} and {table.num_rows}")
-    return table
-
-
 def _load_encoders(path: Path) -> dict[str, torch.Tensor]:
     with reading(path):
         return with_new_parts(load_file(path)) if path.is_file() else {}
@@ -237,14 +239,7 @@ def _load_categories(path: Path) -> pa.Table:
     with reading(path):
         if not path.is_file():
             return NO_CATEGORIES
-        return _whole(pq.read_table(path, columns=NO_CATEGORIES.column_names))
-
-
-def _whole(table: pa.Table) -> pa.Table:
-    """With names and texts that can be decoded, which pyarrow does only where they are used."""
-    table.validate(full=True)
-    table.schema.names  # noqa: B018 - raises where one cannot
-    return table
+        return whole(pq.read_table(path, columns=NO_CATEGORIES.column_names))
 
 
 def _load_schema(folder: Path) -> Schema:

@@ -17,9 +17,10 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.config.encoders import chosen_context
+from recsys_moe.data.item_past import Known
 from recsys_moe.errors import RunError
 from recsys_moe.model.recommender import Recommender
-from recsys_moe.model.request import Events, Request
+from recsys_moe.model.request import Events, Moment, Request
 from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.joint import log_mixture
 
@@ -44,7 +45,8 @@ def parity_rows(artifact: Artifact) -> tuple[Tensor, ...]:
 
     The spare rows for unseen ids are among them, together and each with a known id. For models with
     context features, their values too: any category, unknown and missing ones among them. For
-    models that read events, any number of any events, and anything behind them.
+    models that read events, any number of any events, and anything behind them. For models that
+    read the time, any time since 1970, or none.
     """
     generator = torch.Generator().manual_seed(0)
     rows, schema = sum(BATCH_SIZES) * BATCHES, artifact.schema
@@ -69,8 +71,13 @@ def parity_rows(artifact: Artifact) -> tuple[Tensor, ...]:
         value_BC = torch.stack([one.float() for one in context], 1)
         is_missing_BC = torch.rand(value_BC.shape, generator=generator) < 1 / 8
         inputs.append(value_BC.masked_fill(is_missing_BC, torch.nan))
-    if artifact.config.model.sequence != "none":
+    model = artifact.config.model
+    if model.reads_events:
         inputs += _events(rows, artifact, generator)
+    if model.chosen_times:
+        time_B = 2e9 * torch.rand(rows, generator=generator).double()
+        is_missing_B = torch.rand(rows, generator=generator) < 1 / 8
+        inputs.append(time_B.floor().masked_fill(is_missing_B, torch.nan))
     return (*inputs,)
 
 
@@ -86,15 +93,19 @@ def _events(rows: int, artifact: Artifact, generator: torch.Generator) -> list[T
     return [item_BL, value_BL, gap_BL.cumsum(1).floor(), count_B]
 
 
-def as_request(inputs: Sequence[Tensor]) -> Request:
-    """What the inputs of a graph ask; the last four are events, where there are so many."""
+def as_request(inputs: Sequence[Tensor], items: Known | None = None) -> Request:
+    """What the inputs of a graph ask: users, items, the context, four of events, and the time,
+    which alone is (B,) float64. `items`: of models that read their age or popularity."""
     user_B, item_B, *more = inputs
-    events = None
+    events = time_B = None
+    if more and more[-1].dim() == 1 and more[-1].dtype == torch.float64:
+        time_B = more.pop()
     if len(more) >= len(EVENT_INPUTS):
         *more, item_BL, value_BL, time_BL, count_B = more
         own_B = torch.arange(user_B.shape[0], device=user_B.device)
         events = Events(item_BL, value_BL, time_BL, own_B, count_B)
-    return Request(user_B, item_B, more[0] if more else None, events)
+    moment = None if time_B is None else Moment.of(time_B, events, items).about(item_B)
+    return Request(user_B, item_B, more[0] if more else None, events, moment=moment)
 
 
 @torch.inference_mode()
@@ -110,7 +121,7 @@ def check_parity(
     largest = 0.0
     for size in BATCH_SIZES * BATCHES:
         batch = [one[start : start + size] for one in inputs]
-        tied_B = near_ties(artifact.model, as_request(batch))
+        tied_B = near_ties(artifact.model, as_request(batch, artifact.past))
         difference_B = _differences(name, runner(*batch), reference(*batch))
         compared_B = difference_B[~tied_B]
         if len(compared_B):

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from recsys_moe.data.streaming import ITEM_ROWS
 from recsys_moe.errors import DataError
-from recsys_moe.schema import Schema
+from recsys_moe.schema import Feature, Schema
 
 TRAINED = ("trained_user", "trained_item")
 """In seen.safetensors: which known users and items have a training row, bool (N,). Older folders
@@ -54,3 +55,20 @@ def load_seen(path: Path, schema: Schema) -> dict[str, torch.Tensor]:
     if not is_whole:
         raise damaged(path, "offsets and items do not match schema.json")
     return seen
+
+
+def load_ids(path: Path, feature: Feature) -> pa.Table:
+    with reading(path):
+        table = whole(pq.read_table(path))
+        names = table.column_names
+    if feature.name not in names or table.num_rows != feature.size:
+        wanted = f"it must have a column {feature.name!r} and {feature.size} rows"
+        raise damaged(path, f"{wanted}, got {names} and {table.num_rows}")
+    return table
+
+
+def whole(table: pa.Table) -> pa.Table:
+    """With names and texts that can be decoded, which pyarrow does only where they are used."""
+    table.validate(full=True)
+    table.schema.names  # noqa: B018 - raises where one cannot
+    return table

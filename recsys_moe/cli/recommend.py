@@ -27,6 +27,13 @@ Why = Annotated[bool, opt("Also print which features and positives moved each sc
 Context = Annotated[
     list[str] | None, opt("Context feature, e.g. device=tv. Repeatable.", metavar="NAME=VALUE")
 ]
+Time = Annotated[
+    float | None, opt("When, in seconds since 1970 UTC, for a model with time features.")
+]
+Where = Annotated[
+    list[str] | None,
+    opt("Filter items, e.g. 'year>=1990'. Repeatable: all must hold.", metavar="COLUMN OP VALUE"),
+]
 Count = Annotated[int, opt("Items to return.", min=1)]
 
 
@@ -47,6 +54,7 @@ def recommend(
         list[str] | None, opt("New user: a feature, e.g. age=25. Repeatable.", metavar="NAME=VALUE")
     ] = None,
     context: Context = None,
+    time: Time = None,
     items: NewItems = None,
     exclude_seen: Annotated[
         bool, opt("Leave out the user's training positives.", "--exclude-seen")
@@ -54,12 +62,7 @@ def recommend(
     candidates: Annotated[
         str | None, opt("Rank only these items: ids, or CSV, Parquet or TXT.", metavar="FILE|ID,ID")
     ] = None,
-    where: Annotated[
-        list[str] | None,
-        opt(
-            "Filter items, e.g. 'year>=1990'. Repeatable: all must hold.", metavar="COLUMN OP VALUE"
-        ),
-    ] = None,
+    where: Where = None,
     score: Annotated[
         str | None, opt("Task to rank by, or a product of two, e.g. 'watch*rating'.")
     ] = None,
@@ -78,7 +81,7 @@ def recommend(
     predictor = _with_items(Predictor.load(model), items)
     options: dict[str, Any] = {
         "k": k,
-        "context": _context(predictor, context or []),
+        "context": _context(predictor, context or [], time),
         "exclude_seen": exclude_seen,
         "candidates": _candidates(predictor, candidates),
         "where": where or [],
@@ -178,12 +181,19 @@ def _candidates(predictor: Predictor, candidates: str | None) -> Resolved | None
     return resolved
 
 
-def _context(predictor: Predictor, options: list[str]) -> dict[str, str]:
+def _context(predictor: Predictor, options: list[str], time: float | None) -> dict[str, Any]:
     """Of all users; unknown categories are named on stderr."""
     from recsys_moe.inference.cold_start.encode import Unused
     from recsys_moe.inference.cold_start.options import parse_features, unused_lines
 
-    found = parse_features(options, "--context", "device=tv")
+    found: dict[str, Any] = parse_features(options, "--context", "device=tv")
+    if time is not None:
+        if not predictor.context.reads_time:
+            raise ConfigError(
+                f"--time {time:.15g} needs a model that reads the time, got one with "
+                "model.time_features=none; omit it, or train with model.time_features=all"
+            )
+        found["time"] = time
     unknown = predictor.context.read_rows(found, 1).unknown
     for line in unused_lines(Unused(unknown.get(0, {}))):
         logger.info("%s", line)
@@ -235,7 +245,7 @@ def _attributions(
     predictor: Predictor,
     user: Resolved,
     ranked: Sequence[Recommendation],
-    context: dict[str, str],
+    context: dict[str, Any],
 ) -> list[TaskAttributions]:
     """Of each item of a list."""
     import torch

@@ -11,6 +11,7 @@ from recsys_moe.kinds import Constant, kind_of
 from recsys_moe.model.biases import Biases
 from recsys_moe.model.recommender import ModelShape, Recommender
 from recsys_moe.model.registry import find_model
+from recsys_moe.model.trend import NAMES, Trend
 from recsys_moe.model.weighting import METHODS, Weighting
 from recsys_moe.schema import SCHEMA_FILE, Schema
 
@@ -33,6 +34,8 @@ def build_model(config: Config, schema: Schema, *, finished: bool = False) -> Re
         model.biases = Biases(shape.num_users, shape.num_items, constants)
     model.hides_users = model.hides_users and not finished
     model.encoders = build_encoders(config, schema, finished=finished)
+    if names := [name for name in settings.chosen_times if name in NAMES]:
+        model.trend = Trend(names, settings.embedding_dim, shape.num_logits)
     return model
 
 

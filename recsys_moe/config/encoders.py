@@ -17,11 +17,14 @@ from recsys_moe.model.encoders.base import Encoder, Encoders, Entity
 from recsys_moe.model.encoders.context import Context
 from recsys_moe.model.encoders.features import Features
 from recsys_moe.model.encoders.item_bag import ItemBag, LinearItemBag
+from recsys_moe.model.encoders.moment import SIZES, UserMoment
 from recsys_moe.model.encoders.sequence import EventSequence
 from recsys_moe.schema import FeatureColumn, Schema
 
 MOST_CATEGORIES = 2**24
 """float32, in which batches hold context features, has all whole numbers up to here."""
+TIME_FEATURE = "time"
+"""The time of a request in its context."""
 BagKey = Literal["item_bag", "user_bag"]
 """Settings of the bags of users and of items."""
 
@@ -105,6 +108,11 @@ def _sequence(config: Config, schema: Schema) -> EventSequence | None:
     )
 
 
+def _moment(config: Config, schema: Schema) -> UserMoment | None:
+    names = [name for name in config.model.chosen_times if name in SIZES]
+    return UserMoment(names, config.model.embedding_dim) if names else None
+
+
 ENCODERS: dict[str, tuple[type[Encoder], Callable[[Config, Schema], Encoder | None]]] = {
     "users": (Features, partial(_features, "user")),
     "items": (Features, partial(_features, "item")),
@@ -112,6 +120,7 @@ ENCODERS: dict[str, tuple[type[Encoder], Callable[[Config, Schema], Encoder | No
     "user_bag": (ItemBag, partial(_bag, "user_bag")),
     "context": (Context, _context),
     "sequence": (EventSequence, _sequence),
+    "moment": (UserMoment, _moment),
 }
 """By name in the weights: the class, and how to build it; None where the configuration asks for
 none. They are added in this order."""
@@ -152,6 +161,11 @@ def chosen_context(config: Config, schema: Schema) -> tuple[FeatureColumn, ...]:
     _check_names("context", wanted, [*known], "with --context")
     chosen = tuple(one for name, one in known.items() if wanted == "all" or name in wanted)
     for one in chosen:
+        if one.name == TIME_FEATURE and config.model.chosen_times:
+            raise ConfigError(
+                f"model.context must not hold {TIME_FEATURE!r} with model.time_features, the name "
+                "of the time of a request; prepare the feature under another name"
+            )
         if not is_readable(one):
             got = one.kind if one.kind == "multi" else f"{one.size} categories"
             raise ConfigError(
@@ -163,8 +177,9 @@ def chosen_context(config: Config, schema: Schema) -> tuple[FeatureColumn, ...]:
 
 def numbers_a_row(config: Config, schema: Schema) -> int:
     """What the model reads of a row besides ids, for `rows_within`: context features, and first
-    and end of the events before it."""
-    return len(chosen_context(config, schema)) + 2 * (config.model.sequence != "none")
+    and end of the events before it, and its time (of two numbers)."""
+    model = config.model
+    return len(chosen_context(config, schema)) + 2 * (model.reads_past + bool(model.chosen_times))
 
 
 def is_readable(feature: FeatureColumn) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from recsys_moe.config.settings import Config
 from recsys_moe.data.histories import read_log
+from recsys_moe.data.item_past import ItemPast
 from recsys_moe.data.rows import History, Timelines
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import EVENT, SPLITS, Schema
@@ -45,7 +46,7 @@ class Past:
         _one_of("--tie-rule", self.tie_rule, TIE_RULES)
         _one_of("--lists", self.lists, LISTS)
         for option, value in (("--history", self.history), ("--tie-rule", self.tie_rule)):
-            read = config.model.sequence != "none" or (self.is_successive and option != "--history")
+            read = config.model.reads_past or (self.is_successive and option != "--history")
             if value is not None and not read:
                 raise ConfigError(
                     f"{option} {value} needs a model that reads events, got model.sequence: none; "
@@ -63,9 +64,10 @@ class Past:
         """What rows of a split see: those of training other training rows, whatever the split is
         by; `split` also tells what `frozen` leaves out.
 
-        None for a model without a sequence encoder. Raises ConfigError and DataError.
+        None for a model that reads neither events nor time. Raises ConfigError and DataError.
         """
-        if config.model.sequence == "none":
+        model = config.model
+        if not model.reads_past:
             return None
         place = SPLITS.index(split)
         splits = SPLITS[:place] if self.history == "frozen" else SPLITS if place else SPLITS[:1]
@@ -73,8 +75,12 @@ class Past:
         log = read_log(folder, schema, splits)
         if ties == "shuffle":
             log = log.shuffled(SEED)
-        length = config.model.sequence_length
-        timelines = Timelines(log, length, step=-(-length // OVERLAP))
+        items = None
+        if model.reads_items:
+            items = ItemPast(log, schema.item.size, model.popularity_half_life)
+        reads = {"has_windows": model.sequence != "none", "has_moments": bool(model.chosen_times)}
+        step = -(-model.sequence_length // OVERLAP)
+        timelines = Timelines(log, model.sequence_length, step, **reads, items=items)
         return History(timelines, "strict" if ties == "strict" else "log")
 
     def seen(self, config: Config, folder: Path, schema: Schema) -> History | None:
@@ -96,13 +102,13 @@ class Past:
 
     def _ties(self, config: Config) -> str:
         """As asked for; else as in training, and of a model that reads no events the log's."""
-        trained = "log" if config.model.sequence == "none" else config.data.tie_rule
+        trained = config.data.tie_rule if config.model.reads_past else "log"
         return self.tie_rule or trained
 
     def described(self, config: Config) -> dict[str, str]:
         """What `evaluate --json` says of it: what was read, and nothing else."""
         ties = {"tie_rule": self._ties(config)}
-        if config.model.sequence == "none":
+        if not config.model.reads_past:
             return ties if self.is_successive else {}
         return {"history": self.history or HISTORIES[0], **ties}
 

@@ -29,7 +29,8 @@ class ShuffledBatches(ABC):
     of users and of items replaced by the OOV id, which trains its embedding; with `ids_only` every
     second one is ~index instead, the OOV id with the features and the bag of that index.
     `features_only`: shares of users and of items replaced by ~index in addition. `context_dropout`:
-    share of rows that lose context, half of them all, the others each value with probability 1/2.
+    share of rows that lose context, half of them all, the others each value with probability 1/2;
+    and of those that lose their time.
     `start`: leave out that many batches, and change no other; `len` counts them. Raises DataError
     when there are fewer rows than processes.
     """
@@ -128,6 +129,8 @@ def shuffled(
         rates = (hiding.rate, hiding.rate, *hiding.features_only)
         drawn = [_drawn(stop - first, rate, generator) for rate in rates]
         lost_BC = _lost(columns, stop - first, hiding.context, generator)
+        timeless = 0.0 if columns.time is None else hiding.context
+        timeless_B = _drawn(stop - first, timeless, generator)
         if number < start:
             continue
         part = slice(*part_bounds(0, stop - first, *share))
@@ -146,6 +149,8 @@ def shuffled(
                 index_B.copy_(torch.where(shown_B, ~index_B, index_B))
         if batch.context is not None and lost_BC is not None:
             batch.context[lost_BC[part]] = torch.nan
+        if batch.moment is not None and timeless_B is not None:
+            batch.moment.hide(timeless_B[part])
         yield batch
 
 

@@ -22,8 +22,9 @@ def read_log(folder: Path, schema: Schema, splits: Sequence[str] = SPLITS) -> Ev
     """
     if not schema.events:
         raise ConfigError(
-            f"model.sequence needs prepared data with times in order (column {EVENT}), got "
-            f"{folder} of --protocol {schema.protocol}; prepare with --protocol time or leave-last"
+            "model.sequence and model.time_features need prepared data with times in order (column "
+            f"{EVENT}), got {folder} of --protocol {schema.protocol}; prepare with --protocol time "
+            "or leave-last"
         )
     parts = (one for split in splits for one in read_events(folder, schema, split))
     return EventLog.of(parts, schema.user.size)

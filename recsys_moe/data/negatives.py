@@ -162,12 +162,12 @@ class ResampledNegatives:
 
 def _moment(rows: Columns) -> dict[str, Tensor]:
     """What rows have of the moment that they are of."""
-    columns = {"context": rows.context, "history": rows.history}
+    columns = {"context": rows.context, "history": rows.history, "time": rows.time}
     return {name: column for name, column in columns.items() if column is not None}
 
 
 class _Moments:
-    """Contexts (P, C) and histories (P, 2) of rows by their users."""
+    """Contexts (P, C), histories (P, 2) and times (P,) of rows by their users."""
 
     def __init__(self, user_P: Tensor, columns: dict[str, Tensor], users: int) -> None:
         user_P, order_P = user_P.sort(stable=True)

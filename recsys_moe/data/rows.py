@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple
 
+import torch
 from torch import Tensor
 
 from recsys_moe.data.events import EventLog
-from recsys_moe.model.request import Events, Request
+from recsys_moe.data.item_past import ItemPast
+from recsys_moe.model.request import Events, Moment, Request
 
 TieRule = Literal["strict", "log"]
 
@@ -24,6 +26,34 @@ class Timelines(NamedTuple):
     length: int
     step: int = 1
     """Of windows, see `EventLog.windows`."""
+    has_windows: bool = True
+    """Do models read the events themselves?"""
+    has_moments: bool = False
+    """Do models read when rows ask?"""
+    items: ItemPast | None = None
+    """Age and popularity of items, for models that read these."""
+
+    def events(
+        self, span_B2: Tensor, *, shared: bool = False, is_whole: bool = False
+    ) -> Events | None:
+        """What models read of the events before rows. `shared`: see `EventLog.windows`. `is_whole`:
+        the last `length` events of each, whatever the step."""
+        if not self.has_windows:
+            return None
+        step = 1 if is_whole else self.step
+        return self.log.windows(span_B2, self.length, step=step, shared=shared)
+
+    def moment(self, span_B2: Tensor, time_B: Tensor) -> Moment:
+        """When rows ask, and what their users had done by then."""
+        first_B, end_B = span_B2.long().unbind(1)
+        count_B = end_B - first_B
+        unknown_B = torch.full((len(time_B),), torch.nan)
+        last_B = unknown_B.double()
+        if len(self.log):
+            last_B = self.log.time_P[(end_B - 1).clamp(min=0)].double()
+            last_B = torch.where(count_B > 0, last_B, torch.nan)
+        count_B = count_B.clamp(max=self.length).float()
+        return Moment(time_B.clone(), last_B, count_B, unknown_B, unknown_B.clone(), self.items)
 
 
 class History(NamedTuple):
@@ -40,7 +70,8 @@ class History(NamedTuple):
             span_N2 = log.span(rows.user, event_N)
         else:
             span_N2 = log.span_before(rows.user, time_N)
-        return replace(rows, history=span_N2, timelines=self.timelines)
+        time = time_N.double() if self.timelines.has_moments else None
+        return replace(rows, history=span_N2, timelines=self.timelines, time=time)
 
 
 class Batch(NamedTuple):
@@ -59,11 +90,12 @@ class Batch(NamedTuple):
     offset: Tensor | None = None
     context: Tensor | None = None
     events: Events | None = None
+    moment: Moment | None = None
 
     @property
     def request(self) -> Request:
         """What a model is asked about these rows."""
-        return Request(self.user, self.item, self.context, self.events)
+        return Request(self.user, self.item, self.context, self.events, moment=self.moment)
 
 
 @dataclass(frozen=True)
@@ -80,6 +112,8 @@ class Columns:
     history: Tensor | None = None
     timelines: Timelines | None = None
     """Where the events of `history` are; the same for all rows."""
+    time: Tensor | None = None
+    """Seconds since 1970, for models that read when rows ask. (N,) float64"""
 
     @property
     def request(self) -> Request:
@@ -98,10 +132,16 @@ class Columns:
         part = self.part(rows)
         events = None
         if part.timelines is not None and part.history is not None:
-            log, length, step = part.timelines
-            events = log.windows(part.history, length, step=step, shared=shared)
+            events = part.timelines.events(part.history, shared=shared)
         columns = (part.user, part.item, part.labels, part.weight, part.offset, part.context)
-        return Batch(*columns, events)
+        return Batch(*columns, events, part.moment())
+
+    def moment(self) -> Moment | None:
+        """When the rows ask; None for models that do not read it."""
+        if self.timelines is None or self.history is None or self.time is None:
+            return None
+        moment = self.timelines.moment(self.history, self.time).about(self.item)
+        return moment._replace(items=None)
 
     def part(self, rows: Tensor | slice) -> Columns:
         """Some rows."""

@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.config.encoders import TIME_FEATURE as TIME
 from recsys_moe.config.encoders import chosen_context
 from recsys_moe.errors import DataError
-from recsys_moe.inference.cold_start.features import FeatureReader, Unknown
+from recsys_moe.inference.cold_start.features import NUMBER, FeatureReader, Unknown, is_missing
+from recsys_moe.inference.events.observed import read_time
 from recsys_moe.inference.plain import plain, plain_dict, shown
 
 
@@ -27,6 +29,8 @@ class Contexts(NamedTuple):
     """(B, C) as in `Request.context`; None: all are missing."""
     unknown: dict[int, Unknown] = {}  # noqa: RUF012 - never changed
     """By row, the categories that training has not seen."""
+    time_B: Tensor | None = None
+    """When the rows ask, for models that read it; NaN: unknown. (B,) float64"""
 
 
 Context: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | Contexts | None
@@ -36,13 +40,26 @@ Context: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | Co
 class ContextReader(FeatureReader):
     """Reads the context features of a model: an unknown category has the index `size`."""
 
+    reads_time = False
+    """Does `time` belong to the context?"""
+
+    @property
+    def columns(self) -> list[str]:
+        """What a context may hold."""
+        return [*self.names, *[TIME] * self.reads_time]
+
     def read_rows(self, context: Context, rows: int) -> Contexts:
         """Of `rows` rows. Raises DataError for an unknown name, a wrong value, another length."""
         if isinstance(context, Contexts):
             return context
         if context is None or (isinstance(context, dict | list) and not context):
             return Contexts(None)
-        found = plain(context)
+        found, time_B = plain(context), None
+        if self.reads_time:
+            found, time_B = _without_time(found, rows)
+        return self._read(found, rows)._replace(time_B=time_B)
+
+    def _read(self, found: Any, rows: int) -> Contexts:
         if not isinstance(found, list):
             values, unknown = self._row(found)
             row_1C = torch.tensor([values])
@@ -63,28 +80,33 @@ class ContextReader(FeatureReader):
         """Of several requests, one after the other: their contexts and numbers of rows."""
         if not any(context for context, _ in contexts):
             return Contexts(None)
-        values, start = [], 0
+        values, times, start = [], [], 0
         unknown: dict[int, Unknown] = {}
         for context, rows in contexts:
             read = self.read_rows(context, rows)
             missing_BC = torch.full((rows, len(self.names)), math.nan)
             values.append(missing_BC if read.value_BC is None else read.value_BC)
+            missing_B = torch.full((rows,), math.nan, dtype=torch.float64)
+            times.append(missing_B if read.time_B is None else read.time_B)
             unknown |= {start + row: categories for row, categories in read.unknown.items()}
             start += rows
-        return Contexts(torch.cat(values), unknown)
+        return Contexts(torch.cat(values), unknown, torch.cat(times) if self.reads_time else None)
 
     def read_columns(self, rows: pa.Table, rows_before: int = 0) -> Contexts:
         """Of the columns with the names of the features; a missing one has no value. Raises
         DataError with the row."""
+        time_B = None
+        if self.reads_time and TIME in rows.column_names:
+            time_B = _column_of_times(rows[TIME], rows_before)
         present = [name for name in self.names if name in rows.column_names]
         if not present:
-            return Contexts(None)
+            return Contexts(None, time_B=time_B)
         value_BC = torch.full((rows.num_rows, len(self.names)), math.nan)
         unknown: dict[int, Unknown] = {}
         for place, name in enumerate(self.names):
             if name in present:
                 value_BC[:, place] = self._column(name, rows[name], rows_before, unknown)
-        return Contexts(value_BC, unknown)
+        return Contexts(value_BC, unknown, time_B)
 
     def _row(self, values: Any) -> tuple[list[float], Unknown]:
         given = plain_dict(values, "context")
@@ -145,4 +167,33 @@ class ContextReader(FeatureReader):
 def context_reader(artifact: Artifact) -> ContextReader:
     """Of the context features of a model."""
     chosen = chosen_context(artifact.config, artifact.schema)
-    return ContextReader("context", chosen, artifact.categories)
+    reader = ContextReader("context", chosen, artifact.categories)
+    reader.reads_time = bool(artifact.config.model.chosen_times)
+    return reader
+
+
+def _without_time(found: Any, rows: int) -> tuple[Any, Tensor]:
+    """A context without the time, and that of each row, NaN where unknown."""
+    parts = found if isinstance(found, list) else [found]
+    given = [plain_dict(one, "context") for one in parts]
+    times = [_seconds(one.get(TIME)) for one in given]
+    rest = [{name: value for name, value in one.items() if name != TIME} for one in given]
+    time_B = torch.tensor(times, dtype=torch.float64)
+    return (rest, time_B) if isinstance(found, list) else (rest[0], time_B.expand(rows))
+
+
+def _column_of_times(column: pa.ChunkedArray, rows_before: int) -> Tensor:
+    times = []
+    for row, raw in enumerate(column.to_pylist(), 1):
+        try:
+            times.append(_seconds(plain(raw)))
+        except DataError as error:
+            raise DataError(f"row {rows_before + row}: {error}") from None
+    return torch.tensor(times, dtype=torch.float64)
+
+
+def _seconds(raw: Any) -> float:
+    """A number, or its text; NaN where it is missing. Raises DataError."""
+    if is_missing(raw):
+        return math.nan
+    return read_time(float(raw) if isinstance(raw, str) and NUMBER.fullmatch(raw.strip()) else raw)

@@ -47,7 +47,7 @@ def scored_frame(
     asked = dict(zip(ENTITIES, (user, item), strict=True))
     ids: dict[Entity, str] = {}
     more = [name for entity in ENTITIES for name in columns_read(predictor, entity)]
-    more += predictor.context.names
+    more += predictor.context.columns
 
     def needed(names: list[str]) -> list[str]:
         ids.update({one: _id_column(predictor, one, asked[one], names) for one in ENTITIES})

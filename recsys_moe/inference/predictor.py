@@ -106,7 +106,8 @@ class Predictor(IndexScorer, LiveEvents):
     ) -> Scores | pd.DataFrame:
         """Predictions for the pairs zip(users, items), ids or cold-start users.
 
-        `context`: values by context feature, of all pairs or a list with one mapping per pair.
+        `context`: values by context feature, of all pairs or a list with one mapping per pair; of
+        models with `model.time_features` also `time`, seconds since 1970.
         `events`: what the users did besides what is stored, of all pairs or a list per pair.
 
         Of a DataFrame a DataFrame of pandas with its rows (and index): a column per task,
@@ -204,8 +205,8 @@ class Predictor(IndexScorer, LiveEvents):
         item_N = allowed_items(self.artifact.items, plain_list(where, "conditions"), named)
         resolved = self.resolve(users)
         top_items = self._top_items.with_cold_users(self.cold_users.encoder(resolved.parts))
-        values = self.context.read_rows(context, len(resolved)).value_BC
-        before = self._past(resolved, events, items=exclude_seen)
+        values, _, time_B = self.context.read_rows(context, len(resolved))
+        before = self._past(resolved, events, time_B, items=exclude_seen)
         return top_items.best(
             of_users(resolved.index_N)._replace(context=values, **before),
             item_N,
@@ -294,6 +295,6 @@ class Predictor(IndexScorer, LiveEvents):
             raise DataError(
                 f"users and items must have the same length, got {len(user)} and {len(item)}"
             )
-        values = self.context.read_rows(context, len(user)).value_BC
-        request = Request(user.index_N, item.index_N, values, **self._past(user, events))
-        return request, self.cold_users.encoder(user.parts, item.parts)
+        values, _, time_B = self.context.read_rows(context, len(user))
+        request = Request(user.index_N, item.index_N, values, **self._past(user, events, time_B))
+        return request.with_items(item.index_N), self.cold_users.encoder(user.parts, item.parts)

@@ -84,6 +84,7 @@ class MoERanker(Ranker):
                 logits_B[rows] += self.model.bilinear.of_task(
                     self._inputs(known.vector_UD, place, item), task
                 )
+            logits_B[rows] += self._trend(users, known.vector_UD, place, item, task)
         if self.model.biases is None:
             return logits_B
         return self.model.biases.of_task(logits_B, known.index_U[place_B], item_B, task)

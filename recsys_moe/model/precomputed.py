@@ -34,7 +34,8 @@ class Precomputed:
         self._tables = model.user_embedding.weight, model.item_embedding.weight
         experts, _, width = model.moe.experts.kernel_EDH.shape
         self._size = torch.Size([experts, sum(map(len, self._tables)), width])
-        self.fits = self._size.numel() * 4 <= max_mb * 2**20 and model.encoders is None
+        is_plain = model.encoders is None and model.trend is None
+        self.fits = self._size.numel() * 4 <= max_mb * 2**20 and is_plain
         """May the table be made, and do the tables hold whole vectors? Else `logits` must not be
         called."""
         self._precomputed_ERH = torch.empty(0, *self._size[1:])

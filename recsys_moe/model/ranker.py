@@ -10,7 +10,8 @@ from torch import Tensor
 
 from recsys_moe.model.draws import Draws
 from recsys_moe.model.output import Output
-from recsys_moe.model.request import Request, of_items
+from recsys_moe.model.request import Moment, Request, of_items
+from recsys_moe.model.trend import Trend
 
 ROWS_PER_CHUNK = 4096
 """Pairs computed at a time: what they need stays in a core's cache, and memory is bounded."""
@@ -21,10 +22,13 @@ class Scorer(Protocol):
 
     @property
     def num_items(self) -> int: ...
+    @property
+    def trend(self) -> Trend | None: ...
     def encode_users(self, request: Request) -> Tensor: ...
     def encode_items(self, request: Request) -> Tensor: ...
     def known(self, request: Request) -> Request: ...
     def score(self, user_BD: Tensor, item_BD: Tensor, request: Request) -> Output: ...
+    def with_trend(self, output: Output, user_BD: Tensor, moment: Moment | None) -> Output: ...
     def with_biases(self, output: Output, request: Request) -> Output: ...
 
 
@@ -81,9 +85,22 @@ class Ranker:
         for place, item in zip(place_B.split(rows), item_B.split(rows), strict=True):
             request = users.take(place).with_items(item)
             item_BD = model.encode_items(of_items(item))
-            output = model.score(user_UD.index_select(0, place), item_BD, request)
+            user_BD = user_UD.index_select(0, place)
+            output = model.score(user_BD, item_BD, request)
+            output = model.with_trend(output, user_BD, request.moment)
             parts.append(model.with_biases(output, request).logits_BT)
         return torch.cat(parts)
+
+    def _trend(
+        self, users: Request, user_UD: Tensor, place_B: Tensor, item_B: Tensor, task: int
+    ) -> Tensor | float:
+        """What age and popularity of items add to the logits (B,) of a column."""
+        trend, moment = self.model.trend, users.moment
+        if trend is None or moment is None:
+            return 0.0
+        moment = moment.each(lambda one: one[place_B]).about(item_B)
+        added_B: Tensor = trend(user_UD[place_B], moment)[:, task]
+        return added_B
 
     @torch.inference_mode()
     def logits(self, request: Request) -> Tensor:

@@ -17,13 +17,14 @@ from torch import Tensor, nn
 
 from recsys_moe.model.biases import Biases
 from recsys_moe.model.draws import Draws
-from recsys_moe.model.encoders.base import Encoders, Entity
+from recsys_moe.model.encoders.base import Encoders, Entity, with_oov_rows
 from recsys_moe.model.expert_shares import Explanation
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.output import Output
 from recsys_moe.model.ranker import Ranker
-from recsys_moe.model.request import Request, of_items
+from recsys_moe.model.request import Moment, Request, of_items
 from recsys_moe.model.settings import ModelConfig
+from recsys_moe.model.trend import Trend
 from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.base import AllSum
 
@@ -73,6 +74,8 @@ class Recommender(nn.Module, ABC):
     """User and item biases, or None; set after `__init__`, as are the encoders."""
     encoders: Encoders | None
     """Features, bags and others, or None."""
+    trend: Trend | None
+    """Age and popularity of items, or None; set as these are."""
 
     def __init__(self, config: Any, shape: ModelShape) -> None:
         """`config`: of the class `Config` that a model nests."""
@@ -80,7 +83,7 @@ class Recommender(nn.Module, ABC):
         self.config, self.shape = config, shape
         self.user_embedding = id_embedding(shape.num_users, config.embedding_dim)
         self.item_embedding = id_embedding(shape.num_items, config.embedding_dim)
-        self.biases, self.encoders = None, None
+        self.biases, self.encoders, self.trend = None, None, None
         self.hides_users = not config.user_ids
         """Do all users have the embedding of the OOV id? The tables of a finished model, which
         hold whole vectors, say so themselves."""
@@ -95,8 +98,9 @@ class Recommender(nn.Module, ABC):
     def forward(self, request: Request) -> Output:
         """The output for each row of `request`."""
         user_BD, item_BD = self.encode_users(request), self.encode_items(request)
-        request = self.known(request)
-        output = self.with_biases(self.score(user_BD, item_BD, request), request)
+        moment, request = request.moment, self.known(request)
+        output = self.with_trend(self.score(user_BD, item_BD, request), user_BD, moment)
+        output = self.with_biases(output, request)
         return output._replace(aux={**output.aux, "users": user_BD})
 
     def encode_users(self, request: Request) -> Tensor:
@@ -144,6 +148,12 @@ class Recommender(nn.Module, ABC):
         user_B = self._row(request.user, self.user_embedding)
         return request._replace(user=user_B, item=self._row(request.item, self.item_embedding))
 
+    def with_trend(self, output: Output, user_BD: Tensor, moment: Moment | None) -> Output:
+        """With what age and popularity of the items say, if the model reads them."""
+        if self.trend is None or moment is None:
+            return output
+        return output._replace(logits_BT=output.logits_BT + self.trend(user_BD, moment))
+
     def with_biases(self, output: Output, request: Request) -> Output:
         """With user and item biases, if the model has them. `request`: of `known`."""
         if self.biases is None:
@@ -164,7 +174,7 @@ class Recommender(nn.Module, ABC):
         """
         state = self.state_dict()
         if like is not None:
-            state = {name: _with_oov_rows(value, like.get(name)) for name, value in state.items()}
+            state = {name: with_oov_rows(value, like.get(name)) for name, value in state.items()}
         if self.encoders is None:
             return state, {}
         names = "user_embedding.weight", "item_embedding.weight"
@@ -279,14 +289,6 @@ class Recommender(nn.Module, ABC):
 
         `all_sum` adds up a tensor over the processes; every process must call it equally often.
         """
-
-
-def _with_oov_rows(table: Tensor, like: Tensor | None) -> Tensor:
-    """With the last row as often again as `like` has more rows."""
-    if like is None or like.shape == table.shape:
-        return table
-    more = len(like) - len(table)
-    return torch.cat([table, table[-1:].expand(more, *table.shape[1:])])
 
 
 def id_embedding(count: int, dim: int) -> nn.Embedding:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -36,6 +36,58 @@ class Events(NamedTuple):
         return Events(*(one.to(device) for one in self))
 
 
+class Standing(Protocol):
+    """What is known of items at a time."""
+
+    def at(self, item_B: Tensor, time_B: Tensor) -> tuple[Tensor, Tensor]:
+        """Age (seconds) and popularity of the items, strictly before the times: see `Moment`."""
+
+
+class Moment(NamedTuple):
+    """When rows ask, and what had happened by then. All (B,) but `items`; NaN: unknown.
+
+    `time`: float64, seconds since 1970 UTC. `last`: float64, when the user's last event before it
+    was. `events`: float32, how many the user had, of the last that a model reads. `age`: float32,
+    seconds since the first event of the row's item. `popularity`: float32, events of that item over
+    those of the mean item, all with a half-life. `items`: tells both of other items.
+    """
+
+    time: Tensor
+    last: Tensor
+    events: Tensor
+    age: Tensor
+    popularity: Tensor
+    items: Standing | None = None
+
+    @classmethod
+    def of(cls, time_B: Tensor, events: Events | None, items: Standing | None = None) -> Moment:
+        """From the events of rows that share windows only where they read the same."""
+        unknown_B = torch.full_like(time_B, torch.nan)
+        last_B, count_B = unknown_B, torch.zeros_like(time_B)
+        if events is not None:
+            last_B = events.time[events.window, (events.place - 1).clamp(min=0)]
+            last_B = torch.where(events.place > 0, last_B, torch.nan)
+            count_B = events.place
+        return cls(time_B, last_B, count_B.float(), unknown_B.float(), unknown_B.float(), items)
+
+    def about(self, item: Tensor) -> Moment:
+        """The same of other items, one a row."""
+        if self.items is None:
+            return self
+        age_B, popularity_B = self.items.at(item, self.time)
+        return self._replace(age=age_B, popularity=popularity_B)
+
+    def hide(self, lost_B: Tensor) -> None:
+        """Forget, in place, when some rows ask."""
+        for values_B in (self.time, self.age, self.popularity):
+            values_B[lost_B] = torch.nan
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> Moment:
+        """With other columns."""
+        who = change(self.time), change(self.last), change(self.events)
+        return Moment(*who, change(self.age), change(self.popularity), self.items)
+
+
 class Request(NamedTuple):
     """Rows to score: opaque to callers, read by the encoders of a model.
 
@@ -43,6 +95,7 @@ class Request(NamedTuple):
     the OOV id with the features and the bag of i. Further fields are optional and None by default.
     `context`: (B, C) float32, per context feature of the model the index of a category or a
     standardised number, NaN where missing; None: all are missing. `events`: None: no history.
+    `moment`: when the rows ask, for models with `model.time_features`; None: unknown.
     `item_vectors`: (M, L, D), of the items of the events; the model fills them in.
     `event_vectors`: (B, D), what the sequence encoder says of the events of each row, where that is
     known already; then it does not read `events`.
@@ -54,6 +107,7 @@ class Request(NamedTuple):
     events: Events | None = None
     item_vectors: Tensor | None = None
     event_vectors: Tensor | None = None
+    moment: Moment | None = None
 
     def to(self, device: torch.device) -> Request:
         """On a device."""
@@ -68,7 +122,9 @@ class Request(NamedTuple):
     def _each(self, change: Callable[[Tensor], Tensor], events: Events | None) -> Request:
         context = None if self.context is None else change(self.context)
         known = None if self.event_vectors is None else change(self.event_vectors)
-        return Request(change(self.user), change(self.item), context, events, event_vectors=known)
+        moment = None if self.moment is None else self.moment.each(change)
+        who = change(self.user), change(self.item)
+        return Request(*who, context, events, event_vectors=known, moment=moment)
 
     @property
     def rows(self) -> int:
@@ -77,7 +133,8 @@ class Request(NamedTuple):
 
     def with_items(self, item: Tensor) -> Request:
         """The same users, asked about other items."""
-        return self._replace(item=item)
+        moment = None if self.moment is None else self.moment.about(item)
+        return self._replace(item=item, moment=moment)
 
 
 def of_users(user_U: Tensor) -> Request:

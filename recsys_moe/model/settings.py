@@ -27,11 +27,31 @@ def _are_different_names(value: Any) -> bool:
     return all(isinstance(name, str) and name for name in value) and len({*value}) == len(value)
 
 
-EXAMPLES = {"features": "genres,year", "context": "hour,device"}
+EXAMPLES = {
+    "features": "genres,year",
+    "context": "hour,device",
+    "time_features": "hour,popularity",
+}
 Names = Annotated[
     Literal["none", "all"] | tuple[Annotated[str, Field(min_length=1)], ...],
     BeforeValidator(_names),
 ]
+
+
+TIME_FEATURES = ("hour", "weekday", "gap", "events", "age", "popularity")
+
+
+def _times(value: Any, info: ValidationInfo) -> Any:
+    found = _names(value, info)
+    for name in () if isinstance(found, str) else found:
+        if name not in TIME_FEATURES:
+            raise ValueError(
+                f"model.time_features must be of {', '.join(TIME_FEATURES)}, got {name!r}"
+            )
+    return found
+
+
+TimeNames = Annotated[Literal["none", "all"] | tuple[str, ...], BeforeValidator(_times)]
 
 
 class ModelConfig(Section):
@@ -80,6 +100,13 @@ class ModelConfig(Section):
     next_item_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the loss of the next item in training: a softmax over all items of the bilinear
     term of the first binary task, at every positive row. Usual with a sequence: 1."""
+    time_features: TimeNames = "none"
+    """What is read of the time of a row: `hour`, `weekday` (UTC), `gap` since the user's last
+    event, number of the user's `events` so far, `age` and `popularity` of the item; `none`,
+    `all`, or a list. Data need the order of events."""
+    popularity_half_life: float = Field(default=30.0, gt=0, allow_inf_nan=False)
+    """Days after which an event counts half in the popularity of its item, with
+    time_features."""
     user_ids: bool = True
     """Whether users have embeddings of their own. `false`: a user is what features, bags and
     events say, as for new users; needs biases=false."""
@@ -113,6 +140,27 @@ class ModelConfig(Section):
 
     def check_tasks(self, num_tasks: int) -> None:
         """Raise ConfigError where these settings cannot work with so many tasks."""
+
+    @property
+    def chosen_times(self) -> tuple[str, ...]:
+        """Names in `time_features`, in the order of TIME_FEATURES."""
+        wanted = self.time_features
+        return tuple(one for one in TIME_FEATURES if wanted == "all" or one in (*wanted,))
+
+    @property
+    def reads_events(self) -> bool:
+        """Does a request need the events of its user?"""
+        return self.sequence != "none" or not {"gap", "events"}.isdisjoint(self.chosen_times)
+
+    @property
+    def reads_items(self) -> bool:
+        """Does a request need age or popularity of items?"""
+        return not {"age", "popularity"}.isdisjoint(self.chosen_times)
+
+    @property
+    def reads_past(self) -> bool:
+        """Does a row need what was before it?"""
+        return self.sequence != "none" or bool(self.chosen_times)
 
     @property
     def has_encoders(self) -> bool:

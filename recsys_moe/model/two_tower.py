@@ -71,8 +71,13 @@ class TwoTowerRanker(Ranker):
     @torch.inference_mode()
     def grid(self, users: Request, item_N: Tensor, task: int) -> Tensor:
         model, known = self.model, self.model.known(users)
-        user_UR = model.users_of_tasks(model.encode_users(users))[:, task]
+        user_UD = model.encode_users(users)
+        user_UR = model.users_of_tasks(user_UD)[:, task]
         logits_UN = user_UR @ self._items()[item_N, task].t()
+        if model.trend is not None:
+            place_B = torch.arange(users.rows).repeat_interleave(len(item_N))
+            added = self._trend(users, user_UD, place_B, item_N.repeat(users.rows), task)
+            logits_UN += added if isinstance(added, float) else added.view_as(logits_UN)
         if model.biases is None:
             return logits_UN
         return model.biases.of_task(logits_UN, known.user[:, None], item_N, task)

@@ -15,8 +15,10 @@ from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.entries import bag_entries, feature_entries
 from recsys_moe.data.histories import read_log
+from recsys_moe.data.item_past import ItemPast
 from recsys_moe.model.encoders.base import Encoders
 from recsys_moe.model.encoders.item_bag import ItemBag
+from recsys_moe.model.encoders.moment import mean_and_std
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.schema import SPLITS, Schema
 
@@ -42,9 +44,28 @@ def set_encoder_entries(
 def known_events(config: Config, folder: Path, schema: Schema) -> dict[str, Tensor]:
     """What a model folder keeps: the last events of users in the training and validation rows, all
     that its evaluation on the test rows begins from; {} for a model that reads none."""
-    if config.model.sequence == "none":
+    if not config.model.reads_events:
         return {}
     return last_events(read_log(folder, schema, SPLITS[:2]), config.model.sequence_length)
+
+
+def known_items(config: Config, folder: Path, schema: Schema) -> dict[str, Tensor]:
+    """What a model folder keeps of items at the end of the same rows (see `Known`); {} for a model
+    that reads neither their age nor their popularity."""
+    if not config.model.reads_items:
+        return {}
+    log = read_log(folder, schema, SPLITS[:2])
+    past = ItemPast(log, schema.item.size, config.model.popularity_half_life)
+    return past.known()._asdict()
+
+
+def standardise(model: Recommender, rows: Rows) -> None:
+    """Give what reads the time of rows the means and deviations of the training rows."""
+    moment = None if model.encoders is None else model.encoders.moment
+    for reader in (moment, model.trend):
+        if reader is not None:
+            moments = (one for chunk in rows.chunks() if (one := chunk.moment()) is not None)
+            reader.standardise(*mean_and_std(map(reader.values, moments)))
 
 
 def bag_rows(model: Recommender) -> dict[str, Tensor]:

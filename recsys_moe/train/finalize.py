@@ -26,7 +26,7 @@ from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.files import is_whole, write_json
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.train.averaging import averaged
-from recsys_moe.train.encoders import bag_rows, finish, known_events
+from recsys_moe.train.encoders import bag_rows, finish, known_events, known_items
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.new_ids import compare_new_ids
@@ -108,6 +108,7 @@ class Judged:
             encoders=self.cold_start,
             history=self.bags,
             events=known_events(module.config, datamodule.folder, module.schema),
+            items=known_items(module.config, datamodule.folder, module.schema),
         )
 
 

@@ -24,7 +24,7 @@ from recsys_moe.model.recommender import Recommender
 from recsys_moe.schema import Schema
 from recsys_moe.seeds import stream_seed
 from recsys_moe.train.averaging import AVERAGE, WeightAverage, of_model
-from recsys_moe.train.encoders import set_encoder_entries
+from recsys_moe.train.encoders import set_encoder_entries, standardise
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.warm_start import Start, copy_units, load_weights
 from recsys_moe.train.workarounds import compile_model_alone, steps_per_epoch
@@ -122,6 +122,7 @@ class SetUp(lightning.LightningModule):
         """Give the encoders, if any, the features of the prepared `folder` and the bags of its
         training rows. Raises DataError."""
         set_encoder_entries(self.model.encoders, self.config, self.schema, folder=folder, rows=rows)
+        standardise(self.model, rows)
 
     def averaged_model(self) -> Recommender:
         """A copy of the model with the average of its weights, if there is one."""

@@ -173,8 +173,9 @@ def load_weights(model: Recommender, start: Start) -> None:
 def _weights(model: Recommender, start: Start) -> dict[str, Tensor]:
     """The state of `start` with the rows that `model` needs."""
     old, own = start.artifact.model.state_dict(), model.state_dict()
-    new = {name: values for name, values in own.items() if name.startswith(ENCODERS)}
-    state = {name: values for name, values in old.items() if not name.startswith(ENCODERS)} | new
+    new = {n: values for n, values in own.items() if n.startswith(ENCODERS) and not _stays(n)}
+    state = {n: values for n, values in old.items() if not n.startswith(ENCODERS) or _stays(n)}
+    state |= new
     tables = {"user_embedding": start.user_U, "item_embedding": start.item_I}
     for name, place_U in tables.items():
         table = f"{name}.weight"
@@ -185,6 +186,11 @@ def _weights(model: Recommender, start: Start) -> dict[str, Tensor]:
         known = is_known_U.view(-1, *[1] * (old[name].dim() - 1))
         state[name] = torch.where(known, old[name][place_U], own[name])
     return state
+
+
+def _stays(name: str) -> bool:
+    """Is it a weight of an encoder that knows no ids, features or categories?"""
+    return name.startswith((f"{ENCODERS}sequence.", f"{ENCODERS}moment."))
 
 
 def _fixed(model: Recommender, start: Start) -> dict[str, tuple[Tensor, int]]:

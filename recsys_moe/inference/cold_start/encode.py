@@ -105,7 +105,7 @@ class ColdStart:
         config, schema = artifact.config, artifact.schema
         self._width = config.model.embedding_dim
         self.levels = bag_levels(config, schema)
-        self.events = EventReader(schema) if config.model.sequence != "none" else None
+        self.events = EventReader(schema) if config.model.reads_events else None
         """None for a model that reads no events."""
         chosen = chosen_features(config, schema)
         self.readers: dict[str, FeatureReader] = {

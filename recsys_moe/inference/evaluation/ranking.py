@@ -107,7 +107,7 @@ def _asked_logits(predictor: Predictor, rows: RankingRows) -> Tensor:
     for place_B in order_N.split(ROWS_PER_BATCH):
         context_BC = None if context_NC is None else context_NC[place_B]
         pairs = asked.user[place_B], asked.item[place_B], context_BC
-        parts.append(predictor.pair_logits(*pairs, before.events(before.labelled_N2[place_B])))
+        parts.append(predictor.pair_logits(*pairs, *before.of_labelled(place_B)))
     return torch.cat(parts)[order_N.argsort(stable=True)]
 
 
@@ -182,7 +182,7 @@ def _rankers(predictor: Predictor, rows: RankingRows, wanted: Wanted) -> tuple[L
     popularity_I = rows.positives_I.double()
     return (
         lambda users: predictor.catalogue_logits(
-            users.user, wanted.task, users.context, users.events
+            users.user, wanted.task, users.context, users.events, users.moment
         ),
         lambda users: popularity_I.expand(users.rows, -1),
     )

@@ -74,7 +74,8 @@ class RankingRows:
         lists = self.lists.take(some)
         if self.before is None:
             return lists
-        return lists._replace(events=self.before.of_lists(self.users, some))
+        events, moment = self.before.of_lists(self.users, some)
+        return lists._replace(events=events, moment=moment)
 
     def excluded_items(self, number: int) -> Tensor:
         """Of a list."""
@@ -178,7 +179,9 @@ def _before(
     if history is None:
         return None
     found = before(rows, wanted, history, schema)
-    return found if in_turn is None else replace(found, list_L2=in_turn.rows.history)
+    if in_turn is None:
+        return found
+    return replace(found, list_L2=in_turn.rows.history, list_time_L=in_turn.rows.time)
 
 
 def _relevant(pairs: Pairs, excluded_N: Tensor, schema: Schema) -> tuple[Pairs, dict[str, int]]:

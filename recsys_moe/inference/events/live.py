@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.encode import ColdStart, Resolved
@@ -15,6 +18,7 @@ from recsys_moe.inference.events.store import EventStore, Observed
 from recsys_moe.inference.events.user_events import RowEvents, UserEvents
 from recsys_moe.inference.events.user_vectors import UserVectors
 from recsys_moe.inference.vocabulary import Vocabulary
+from recsys_moe.model.request import Moment
 
 MOST_ROWS = 1024
 """Of a request that is answered by the states of its users; of more all timelines are read."""
@@ -30,17 +34,18 @@ class LiveEvents:
     store: EventStore | None
     """Of observed events; None for a model that reads none. Another Predictor may take it over."""
     _user_events: UserEvents | None
-    _vectors: UserVectors
+    _vectors: UserVectors | None
 
     def _open(self, store: EventStore | None) -> None:
         reader = self.cold_users.events
-        self.store, self._user_events = None, None
+        self.store, self._user_events, self._vectors = None, None, None
         if reader is not None:
             length = self.artifact.config.model.sequence_length
             self.store = EventStore(length) if store is None else store
             parts = self.artifact, self.users, self.items
             self._user_events = UserEvents(*parts, reader=reader, store=self.store)
-            self._vectors = UserVectors(self._user_events, States(self.artifact.model))
+            if self.artifact.config.model.sequence != "none":
+                self._vectors = UserVectors(self._user_events, States(self.artifact.model))
 
     def observe(self, events: Sequence[GivenEvent]) -> Observed:
         """Store what users did: the next `score` and `recommend` of them see it.
@@ -53,17 +58,29 @@ class LiveEvents:
             raise DataError(NO_EVENTS)
         return self._user_events.observe(reader.read(events, of_users=True))
 
-    def _past(self, users: Resolved, given: RowEvents, *, items: bool = False) -> dict[str, Any]:
-        """Fields of a Request: what the users of the rows did, or what the model says of that.
+    def _past(
+        self, users: Resolved, given: RowEvents, time_B: Tensor | None, *, items: bool = False
+    ) -> dict[str, Any]:
+        """Fields of a Request: what the users of the rows did, or what the model says of that, and
+        when they ask.
 
         `items`: the events themselves are wanted, too. Raises DataError.
         """
         if self._user_events is None:
             if given is not None and len(given):
                 raise DataError(NO_EVENTS)
-            return {}
+            return self._moment(time_B, {}, len(users))
         asked, vectors = (users.index_N, users.identities, given), None
-        if len(users) <= MOST_ROWS:
+        if len(users) <= MOST_ROWS and self._vectors is not None:
             vectors = self._vectors.vectors(*asked)
+        items = items or bool(self.artifact.config.model.chosen_times)
         events = self._user_events.events(*asked) if items or vectors is None else None
-        return {"events": events, "event_vectors": vectors}
+        return self._moment(time_B, {"events": events, "event_vectors": vectors}, len(users))
+
+    def _moment(self, time_B: Tensor | None, told: dict[str, Any], rows: int) -> dict[str, Any]:
+        """`told`, with when the rows ask for a model that reads it."""
+        if not self.artifact.config.model.chosen_times:
+            return told
+        if time_B is None:
+            time_B = torch.full((rows,), torch.nan, dtype=torch.float64)
+        return {**told, "moment": Moment.of(time_B, told.get("events"), self.artifact.past)}

@@ -76,7 +76,7 @@ def read_event(given: GivenEvent, *, of_users: bool) -> Event:
     key = cells.get("id")
     return Event(
         item=_id("item", cells.get("item")),
-        time=_time(cells.get("time")),
+        time=read_time(cells.get("time")),
         value=_value(cells.get("value")),
         user=user,
         id=None if key is None else _id("id", key),
@@ -91,7 +91,8 @@ def _id(name: str, value: Any) -> str:
     return text
 
 
-def _time(value: Any) -> float:
+def read_time(value: Any) -> float:
+    """Seconds. Raises DataError."""
     number = _number(value)
     if number is None or not 0 <= number <= LATEST:
         rule = f"time must be seconds since 1970 (UTC) in 0..{LATEST}"

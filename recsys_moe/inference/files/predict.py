@@ -115,7 +115,7 @@ def with_scores(
     calibrated = {name: f"{name}_calibrated" for name in predictor.artifact.calibration}
     new = [*predictor.prediction_names, *calibrated.values(), *FLAGS]
     _check_columns(piece, source, ids, new)
-    missing = [name for name in predictor.context.names if name not in piece.column_names]
+    missing = [name for name in predictor.context.columns if name not in piece.column_names]
     if missing and not before:
         names = ", ".join(map(repr, missing))
         logger.warning("%s has no column %s: scored without this context", source, names)

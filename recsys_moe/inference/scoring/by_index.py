@@ -16,7 +16,7 @@ from recsys_moe.inference.scoring.pair_scores import PairScorer
 from recsys_moe.kinds import kind_of
 from recsys_moe.model.draws import Draws
 from recsys_moe.model.ranker import Ranker
-from recsys_moe.model.request import Events, Request, of_users
+from recsys_moe.model.request import Events, Moment, Request, of_users
 from recsys_moe.routers import Routing
 
 
@@ -59,10 +59,11 @@ class IndexScorer:
         task: int,
         context_UC: Tensor | None = None,
         events: Events | None = None,
+        moment: Moment | None = None,
     ) -> Tensor:
         """What lists of user indices rank all items of the catalogue by (U, N): logits, with
         data.list_prior."""
-        users = of_users(user_U)._replace(context=context_UC, events=events)
+        users = of_users(user_U)._replace(context=context_UC, events=events, moment=moment)
         item_N = torch.arange(self.artifact.schema.item.size)
         logits_UN = self._ranker.grid(users, item_N, task)
         if self._top_items.prior_N is None:
@@ -75,9 +76,11 @@ class IndexScorer:
         item_B: Tensor,
         context_BC: Tensor | None = None,
         events: Events | None = None,
+        moment: Moment | None = None,
     ) -> Tensor:
         """Logits (B, T) of pairs of indices."""
-        return self._pair_scores.logits(Request(user_B, item_B, context_BC, events))
+        request = Request(user_B, item_B, context_BC, events, moment=moment)
+        return self._pair_scores.logits(request.with_items(item_B))
 
     @cached_property
     def popularity(self) -> Tensor:

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from recsys_moe.model.request import Request
 
 Entity = Literal["user", "item"]
-BUILT_IN = ("users", "items", "item_bag", "user_bag", "context", "sequence")
-"""Features of users and of items, bags of users and of items, context features, events."""
+BUILT_IN = ("users", "items", "item_bag", "user_bag", "context", "sequence", "moment")
+"""Features of users and of items, bags of users and of items, context features, events, time."""
 MATERIALIZED_AT_ONCE = 1024
 """Entities per part; bags are long."""
 
@@ -61,6 +61,7 @@ class Encoders(nn.Module):
     user_bag: Any
     context: Any
     sequence: Any
+    moment: Any
 
     def __init__(self, **parts: Encoder | None) -> None:
         """The order of `parts` is that in which they are added."""
@@ -145,3 +146,11 @@ class Both(Encoders):
 def shown(index_B: Tensor) -> Tensor:
     """The indices, hidden ones (~i) included."""
     return torch.where(index_B < 0, ~index_B, index_B)
+
+
+def with_oov_rows(table: Tensor, like: Tensor | None) -> Tensor:
+    """With the last row as often again as `like` has more rows."""
+    if like is None or like.shape == table.shape:
+        return table
+    more = len(like) - len(table)
+    return torch.cat([table, table[-1:].expand(more, *table.shape[1:])])
