@@ -84,7 +84,7 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(0)
 
 
-def _dense(log_probs_BE: Tensor, probs_BE: Tensor, logits_BE: Tensor) -> Routing:
+def _dense(_: Tensor, log_probs_BE: Tensor, probs_BE: Tensor, logits_BE: Tensor) -> Routing:
     everyone_BE = torch.ones_like(probs_BE, dtype=torch.bool)
     return Routing(probs_BE, everyone_BE, probs_BE, logits_BE)
 
@@ -157,7 +157,7 @@ def _dense_gate(trainer: Trainer, model: MultiTaskMoE, strength: float) -> None:
 
         def straight_through(*args: Any, draw: Callable[..., Routing] = draw) -> Routing:
             routing = draw(*args)
-            probs_BE = args[1]
+            probs_BE = args[2]  # of the draw, its log, the probabilities, the logits
             routing.weights_BE = routing.weights_BE.detach() + probs_BE - probs_BE.detach()
             return routing
 

@@ -25,7 +25,7 @@ TINY = {
     "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "dense"],
 }
 
-NOT_IN_MAKE = {"run_all", "serving", "soak", "streaming"}
+NOT_IN_MAKE = {"run_all", "serving", "serving_events", "soak", "streaming"}
 
 
 @pytest.fixture(autouse=True)

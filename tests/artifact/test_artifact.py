@@ -14,7 +14,12 @@ from safetensors.torch import load_file, save_file
 
 from recsys_moe import folders
 from recsys_moe.artifact.export import export
-from recsys_moe.artifact.model_folder import FORMAT_VERSION, load_artifact, save_artifact
+from recsys_moe.artifact.model_folder import (
+    FORMAT_VERSION,
+    VERSIONS,
+    load_artifact,
+    save_artifact,
+)
 from recsys_moe.errors import DataError
 from recsys_moe.files import sha256_file
 from recsys_moe.inference.files.predict import predict_file
@@ -56,9 +61,7 @@ def test_a_model_without_calibration_scores_alike_and_has_no_calibrated_probabil
     assert header == "user,item,watch,rating,unseen_user,unseen_item"
 
 
-@pytest.mark.parametrize(
-    "version", [FORMAT_VERSION + 4, FORMAT_VERSION - 1, 0, True, "2", 2.0, None]
-)
+@pytest.mark.parametrize("version", [VERSIONS[-1] + 1, FORMAT_VERSION - 1, 0, True, "2", 2.0, None])
 def test_a_version_that_is_not_known_is_refused(model: Path, version: object) -> None:
     edit_manifest(model, format_version=version)
     with pytest.raises(DataError, match="format_version .*got .*"):

@@ -7,7 +7,7 @@ import pytest
 from tests.test_layers import FILES, imports_in, imports_of, inside, room
 
 PACKAGES = (
-    "ids rows options features",
+    "ids rows options features proposals",
     "read split write",
     "movielens books table synthetic cut",
     "prepare",
