@@ -58,9 +58,13 @@ def load_items(path: Path, schema: Schema, are_read: bool) -> Known | None:
         return None
     with reading(path):
         found = load_file(path)
-        kinds = {"first": torch.float64, "popularity": torch.float32}
-        is_whole = {name: one.dtype for name, one in found.items()} == kinds
-        is_whole = is_whole and all(one.shape == (schema.item.size + 1,) for one in found.values())
+        every = (schema.item.size + 1,)
+        wanted = {
+            "first": (torch.float64, every),
+            "popularity": (torch.float32, every),
+            "end": (torch.float64, (1,)),
+        }
+        is_whole = {name: (one.dtype, (*one.shape,)) for name, one in found.items()} == wanted
     if not is_whole:
         raise damaged(path, "the items do not match schema.json")
     return Known(**found)

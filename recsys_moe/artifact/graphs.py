@@ -52,6 +52,7 @@ class Graph(nn.Module):
 
     past_first: Tensor
     past_popularity: Tensor
+    past_end: Tensor
 
     def __init__(self, artifact: Artifact) -> None:
         super().__init__()
@@ -70,7 +71,9 @@ class Graph(nn.Module):
 
     def answer(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         """The outputs of the inputs of `as_request`."""
-        items = Known(self.past_first, self.past_popularity) if self.reads_items else None
+        items = None
+        if self.reads_items:
+            items = Known(self.past_first, self.past_popularity, self.past_end)
         return self.outputs_of(as_request(inputs, items))
 
     def outputs_of(self, request: Request) -> tuple[Tensor, ...]:

@@ -21,12 +21,16 @@ class Known(NamedTuple):
     """When its first event was: float64 seconds, NaN without one."""
     popularity: Tensor
     """As in `Moment`, float32."""
+    end: Tensor
+    """(1,): when the last event of the log was, float64 seconds."""
 
     def at(self, item_B: Tensor, time_B: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Standing`. Whatever the time, all events of the log are before it."""
+        """See `Standing`. Popularity is unknown (NaN) up to the end of the log."""
         item_B = shown(item_B).long().clamp(max=len(self.first) - 1)
-        age_B = (time_B - self.first[item_B]).clamp(min=0).float()
-        return age_B, torch.where(age_B.isnan(), torch.nan, self.popularity[item_B])
+        age_B = time_B - self.first[item_B]
+        is_known_B = (age_B > 0) & (time_B > self.end)
+        popularity_B = torch.where(is_known_B, self.popularity[item_B], torch.nan)
+        return torch.where(age_B > 0, age_B, torch.nan).float(), popularity_B
 
 
 class ItemPast:
@@ -97,4 +101,4 @@ class ItemPast:
         first_N = torch.full((len(item_N),), torch.nan, dtype=torch.float64)
         known_N = ~popularity_N.isnan()
         first_N[known_N] = self._time_P[self._first_S[item_N[known_N]]].double()
-        return Known(first_N, popularity_N)
+        return Known(first_N, popularity_N, torch.tensor([end - 2.0], dtype=torch.float64))

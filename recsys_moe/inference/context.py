@@ -59,6 +59,15 @@ class ContextReader(FeatureReader):
             found, time_B = _without_time(found, rows)
         return self._read(found, rows)._replace(time_B=time_B)
 
+    def _check_name(self, name: str) -> None:
+        if name not in self.names and not self.reads_time and name == TIME:
+            raise DataError(
+                f"the model does not read {TIME}; omit it, or train with model.time_features"
+            )
+        if not self.names and self.reads_time:
+            raise DataError(f"unknown context feature {name!r}; the model reads {TIME} alone")
+        super()._check_name(name)
+
     def _read(self, found: Any, rows: int) -> Contexts:
         if not isinstance(found, list):
             values, unknown = self._row(found)

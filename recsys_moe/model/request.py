@@ -68,7 +68,8 @@ class Moment(NamedTuple):
             last_B = events.time[events.window, (events.place - 1).clamp(min=0)]
             last_B = torch.where(events.place > 0, last_B, torch.nan)
             count_B = events.place
-        return cls(time_B, last_B, count_B.float(), unknown_B.float(), unknown_B.float(), items)
+        count_B = torch.where(time_B.isnan(), torch.nan, count_B.float())
+        return cls(time_B, last_B, count_B, unknown_B.float(), unknown_B.float(), items)
 
     def about(self, item: Tensor) -> Moment:
         """The same of other items, one a row."""
@@ -79,7 +80,7 @@ class Moment(NamedTuple):
 
     def hide(self, lost_B: Tensor) -> None:
         """Forget, in place, when some rows ask."""
-        for values_B in (self.time, self.age, self.popularity):
+        for values_B in (self.time, self.events, self.age, self.popularity):
             values_B[lost_B] = torch.nan
 
     def each(self, change: Callable[[Tensor], Tensor]) -> Moment:

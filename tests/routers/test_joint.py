@@ -127,6 +127,28 @@ def law(logits_TE: Tensor, joint: int, task: int) -> dict[tuple[int, ...], float
     return found
 
 
+def test_draws_of_the_moesart_router_have_the_law_that_is_enumerated() -> None:
+    """10^5 draws of each task: pairs within 5 standard errors of their probabilities."""
+    rows, kind = 100_000, find_router("moesart")
+    routers = []
+    for task in range(2):
+        config = kind.Config(name="moesart", joint=3, k=2, temperature=1.0)
+        one = kind(config, RouterShape(D, 4, task=task, num_tasks=2))
+        one.gate.weight.data.zero_()
+        one.gate.bias.data.copy_(G[task].log())
+        one.stream.reseed(task)
+        routers.append(one)
+    for task, routing in enumerate(route(routers, torch.zeros(rows, D), None)):
+        expected: dict[tuple[int, ...], float] = {}
+        for drawn, chance in law(G.log(), 3, task).items():
+            pair = tuple(sorted(drawn))
+            expected[pair] = expected.get(pair, 0) + chance
+        assert sum(expected.values()) == pytest.approx(1)
+        for pair, chance in expected.items():
+            share = float(routing.selected_BE[:, list(pair)].all(1).double().mean())
+            assert abs(share - chance) <= 5 * (chance * (1 - chance) / rows) ** 0.5
+
+
 def mean_weights(pairs: dict[tuple[int, ...], float], g_E: Tensor) -> Tensor:
     """E[w] of eq. (3) over the pairs and both choices of z."""
     total_E = torch.zeros_like(g_E)

@@ -118,6 +118,38 @@ def test_what_a_model_folder_scores_after_the_log_is_what_training_would_read(
     assert str(items[int(first.item)]).startswith("i")
 
 
+def test_a_request_about_the_past_reads_no_event_from_its_time_on(timely: Path) -> None:
+    """Stored ones, observed ones and those of the request; popularity is then unknown."""
+    predictor, changed = Predictor.load(timely), Predictor.load(timely)
+    events = changed.artifact.events
+    user = next(u for u in range(60) if events["first"][u + 1] - events["first"][u] >= 8)
+    [name] = predictor.users.texts(torch.tensor([user]))
+    own = slice(int(events["first"][user]), int(events["first"][user + 1]))
+    at = int(events["time"][own][-3])
+    late_P = torch.zeros(len(events["item"]), dtype=torch.bool)
+    late_P[own] = events["time"][own] >= at
+    assert late_P.sum() >= 3
+    events["item"][late_P] = 0
+    given = [{"item": "i3", "time": at + 1}]
+    changed.observe([Event(user=name, item="i5", time=at + 2)])
+    asked = [name] * 4, ["i1", "i2", "i3", "i4"]
+    wanted = predictor.score(*asked, context={"time": at}).tasks["watch"]
+    found = changed.score(*asked, context={"time": at}, events=given).tasks["watch"]
+    assert torch.equal(found, wanted)
+    known = predictor.score(*asked, context={"time": LATER}).tasks["watch"]
+    assert not torch.equal(changed.score(*asked, context={"time": LATER}).tasks["watch"], known)
+    moment = predictor._past(predictor.resolve([name]), None, torch.tensor([at]).double())["moment"]
+    assert moment.last < at and moment.about(torch.zeros(1).long()).popularity.isnan()
+
+
+def test_without_a_time_nothing_of_it_is_read(timely: Path) -> None:
+    predictor = Predictor.load(timely)
+    moment = predictor._past(predictor.resolve(["u1"]), None, None)["moment"]
+    model = predictor.artifact.model
+    assert model.encoders is not None and model.encoders.moment is not None
+    assert model.encoders.moment.values(moment.about(torch.zeros(1).long())).isnan().all()
+
+
 def test_an_observed_event_changes_gap_and_count(timely: Path) -> None:
     predictor = Predictor.load(timely)
     resolved = predictor.resolve(["new", "u1"])
@@ -158,9 +190,11 @@ def test_a_wrong_time_is_refused_with_its_row(timely: Path, timed_run: Path) -> 
     predictor = Predictor.load(timely)
     with pytest.raises(DataError, match="time must be seconds since 1970 .*divide milliseconds"):
         predictor.recommend(["u1"], context={"time": 1.7e12})
+    with pytest.raises(DataError, match="unknown context feature 'tme'; the model reads time"):
+        predictor.recommend(["u1"], context={"tme": LATER})
     with pytest.raises(DataError, match="time must be seconds since 1970 .*got 'noon'"):
         predictor.score(["u1"], ["i1"], context={"time": "noon"})
-    with pytest.raises(DataError, match="the model has no context features, got 'time'"):
+    with pytest.raises(DataError, match="does not read time; .* model.time_features"):
         Predictor.load(timed_run).score(["u1"], ["i1"], context={"time": LATER})
 
 

@@ -72,9 +72,10 @@ class LiveEvents:
             return self._moment(time_B, {}, len(users))
         asked, vectors = (users.index_N, users.identities, given), None
         if len(users) <= MOST_ROWS and self._vectors is not None:
-            vectors = self._vectors.vectors(*asked)
-        items = items or bool(self.artifact.config.model.chosen_times)
-        events = self._user_events.events(*asked) if items or vectors is None else None
+            vectors = self._vectors.vectors(*asked, time_B=time_B)
+        items, events = items or bool(self.artifact.config.model.chosen_times), None
+        if items or vectors is None:
+            events = self._user_events.events(*asked, time_B=time_B)
         return self._moment(time_B, {"events": events, "event_vectors": vectors}, len(users))
 
     def _moment(self, time_B: Tensor | None, told: dict[str, Any], rows: int) -> dict[str, Any]:

@@ -105,6 +105,8 @@ class EventStore:
             raise ConfigError(f"--event-tolerance must be at least 0 seconds, got {tolerance:g}")
         self.length, self.max_users, self.tolerance = length, max_users, tolerance
         self.sink: Sink | None = None
+        self.newest = -math.inf
+        """Time of the newest event of all that were stored, seconds."""
         self._clock, self._lock = clock, threading.Lock()
         self._users: dict[str, Timeline] = {}
 
@@ -152,6 +154,7 @@ class EventStore:
         for user, line in changed.items():
             self._users.pop(user, None)  # to the end of the order
             self._users[user] = line
+            self.newest = max(self.newest, line.time[-1])
         while len(self._users) > self.max_users:
             del self._users[next(iter(self._users))]
 

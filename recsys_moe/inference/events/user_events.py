@@ -41,6 +41,8 @@ class Asked(NamedTuple):
     """Of the request or of a cold-start user."""
     name: str
     """Raw id of an unknown user who has one; else empty."""
+    before: float = math.inf
+    """Seconds; later events are not read."""
 
 
 class UserEvents:
@@ -67,6 +69,8 @@ class UserEvents:
         stored = artifact.events or no_events(artifact.schema)
         nobody = stored["first"][-1:]  # the OOV id has no events
         self._stored = {**stored, "first": torch.cat([stored["first"], nobody])}
+        time_P = stored["time"]
+        self._newest_stored = float(time_P.max()) if len(time_P) else -math.inf
 
     def observe(self, events: Sequence[Event]) -> Observed:
         """Store checked events."""
@@ -83,39 +87,72 @@ class UserEvents:
         return {user: float(time_P[end - 1]) for user, first, end in spans if end > first}
 
     def events(
-        self, index_B: Tensor, identities: Mapping[int, Identity], given: RowEvents = None
+        self,
+        index_B: Tensor,
+        identities: Mapping[int, Identity],
+        given: RowEvents = None,
+        *,
+        time_B: Tensor | None = None,
     ) -> Events | None:
         """What a model reads of the users of the rows; None where nobody did anything.
 
         `index_B`: of known users, `size` or ~i of others, who are in `identities` by row where
-        there may be events. Raises DataError for invalid events of the request.
+        there may be events. `time_B`: rows read what is strictly before, all of it where it is NaN.
+        Raises DataError for invalid events of the request.
         """
-        asked, user_M, window_B = self.asked(index_B, identities, given)
-        pairs = enumerate(asked)
-        joined = {place: self.joined(one) for place, one in pairs if one.line.time or one.own}
+        asked, user_M, window_B = self.asked(index_B, identities, given, time_B=time_B)
+        joined = {
+            place: self.joined(one)
+            for place, one in enumerate(asked)
+            if one.line.time or one.own or one.before < math.inf
+        }
         return self._windows(user_M, joined, window_B)
 
     def asked(
-        self, index_B: Tensor, identities: Mapping[int, Identity], given: RowEvents = None
+        self,
+        index_B: Tensor,
+        identities: Mapping[int, Identity],
+        given: RowEvents = None,
+        *,
+        time_B: Tensor | None = None,
     ) -> tuple[list[Asked], Tensor, Tensor]:
         """Whose windows the rows read, their users (M,), and which window each row reads (B,)."""
         lists, list_B = self._given(given, len(index_B))
+        brought = [one for one in identities.values() if not isinstance(one, str)]
+        before_N, before_B = self._before(time_B, [*lists, *brought], len(index_B))
+        list_B = list_B * len(before_N) + before_B
         size, places = self._sizes[0], dict[Identity, int]()
         user_B = index_B.where(index_B >= 0, size)
         for row, one in identities.items():
             user_B[row] = size + 1 + places.setdefault(one, len(places))
-        key_M, window_B = (user_B * len(lists) + list_B).unique(return_inverse=True)
-        user_M, list_M = key_M.div(len(lists), rounding_mode="floor"), key_M % len(lists)
+        pairs = len(lists) * len(before_N)
+        key_M, window_B = (user_B * pairs + list_B).unique(return_inverse=True)
+        user_M, list_M = key_M.div(pairs, rounding_mode="floor"), key_M % pairs
         whom = zip(user_M.tolist(), self._identities(user_M, [*places]), strict=True)
         asked, lines = [], dict[str, Timeline]()  # another thread may store events meanwhile
-        for (user, who), number in zip(whom, list_M.tolist(), strict=True):
+        for (user, who), pair in zip(whom, list_M.tolist(), strict=True):
+            number, before = divmod(pair, len(before_N))
             if isinstance(who, str):
                 name = who if user > size else ""
                 line = lines.setdefault(who, self.store.of(who))
-                asked.append(Asked(user, line, lists[number], name))
+                asked.append(Asked(user, line, lists[number], name, before_N[before]))
             else:
-                asked.append(Asked(user, EMPTY, [*who, *lists[number]], ""))
+                own = [*who, *lists[number]]
+                asked.append(Asked(user, EMPTY, own, "", before_N[before]))
         return asked, user_M, window_B
+
+    def _before(
+        self, time_B: Tensor | None, lists: Sequence[Sequence[Event]], rows: int
+    ) -> tuple[list[float], Tensor]:
+        """The times that rows must not see, and which of them each has: infinite where no known
+        event is as late, so that rows of now share windows."""
+        if time_B is None:
+            return [math.inf], torch.zeros(rows, dtype=torch.long)
+        own = max((one.time for events in lists for one in events), default=-math.inf)
+        newest = max(own, self._newest_stored, self.store.newest)
+        is_past_B = time_B <= newest  # of NaN: no
+        before_N, before_B = time_B.where(is_past_B, math.inf).unique(return_inverse=True)
+        return before_N.tolist(), before_B
 
     def _given(self, given: RowEvents, rows: int) -> tuple[list[list[Event]], Tensor]:
         """The lists of events that the rows bring, and which of them each row has."""
@@ -154,6 +191,7 @@ class UserEvents:
         for one in new:
             if one.item == self._sizes[1] or (one.item, math.floor(one.time)) not in known:
                 found.append(one)
+        found = [one for one in found if one.time < asked.before]
         return sorted(found, key=lambda one: one.time)[-self.length :]
 
     def own(self, asked: Sequence[Asked]) -> list[list[Entry]]:

@@ -36,10 +36,15 @@ class UserVectors:
         self._ends: dict[Hashable, End] = {}
 
     def vectors(
-        self, index_B: Tensor, identities: Mapping[int, Identity], given: RowEvents = None
+        self,
+        index_B: Tensor,
+        identities: Mapping[int, Identity],
+        given: RowEvents = None,
+        *,
+        time_B: Tensor | None = None,
     ) -> Tensor:
         """(B, D). See `UserEvents.events`. Raises DataError for invalid events."""
-        asked, _, window_B = self._events.asked(index_B, identities, given)
+        asked, _, window_B = self._events.asked(index_B, identities, given, time_B=time_B)
         kept, once = dict[int, History](), dict[int, Sequence[Entry]]()
         for row, pair in enumerate(zip(asked, self._events.own(asked), strict=True)):
             found = self._history(*pair)
@@ -54,6 +59,9 @@ class UserVectors:
 
     def _history(self, asked: Asked, own: list[Entry]) -> History | Sequence[Entry]:
         """With stored events that its own follow; else all events."""
+        if asked.before < math.inf:
+            past = self._events.joined(asked)
+            return past if past else History([])
         user: Hashable = asked.name or asked.user
         end = self._end(user, asked)
         more = sorted(own, key=lambda one: one.time)
