@@ -16,10 +16,12 @@ from recsys_moe import prepare
 from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.config.past import Past
 from recsys_moe.config.settings import parse_config
+from recsys_moe.data.histories import read_log
 from recsys_moe.data.rows import Columns
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.inference.evaluation.ranking import evaluate_ranking
 from recsys_moe.inference.predictor import Event, Predictor
+from recsys_moe.schema import SPLITS, Schema
 from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
@@ -148,6 +150,12 @@ def test_without_a_time_nothing_of_it_is_read(timely: Path) -> None:
     model = predictor.artifact.model
     assert model.encoders is not None and model.encoders.moment is not None
     assert model.encoders.moment.values(moment.about(torch.zeros(1).long())).isnan().all()
+
+
+def test_a_model_folder_knows_items_up_to_the_end_of_validation(timely: Path, timed: Path) -> None:
+    known, schema = Predictor.load(timely).artifact.past, Schema.load(timed)
+    before, whole = (read_log(timed, schema, SPLITS[:count]).time_P.max() for count in (2, 3))
+    assert known is not None and float(known.end) == float(before) < float(whole)
 
 
 def test_an_observed_event_changes_gap_and_count(timely: Path) -> None:
