@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import common
+from recsys_moe.files import read_object
 from research.routers.run import command, commit
 
 ROWS = Path(__file__).parent / "results" / "joint.csv"
@@ -70,7 +71,8 @@ def finish(form: str, seed: int, options: Any) -> Line:
     )
     figures = {f"val.{name}": value for name, value in figures_of(val).items()} | figures_of(test)
     written = {name: f"{value:.6f}" for name, value in figures.items()}
-    own = {"form": form, "seed": str(seed), "best_epoch": str(test["epoch"]), "commit": commit()}
+    epoch = read_object(run / "evaluation" / "val.json")["epoch"]
+    own = {"form": form, "seed": str(seed), "best_epoch": str(epoch), "commit": commit()}
     return own | written
 
 

@@ -123,7 +123,8 @@ def test_four_lines_lead_from_a_frame_to_recommendations(
     assert len([line for line in code.splitlines() if line and "import" not in line]) == 4
     few = partial(recsys_moe.fit, config={"trainer": {"max_epochs": 1}})
     monkeypatch.setattr(recsys_moe, "fit", few)
-    exec(compile(code, "README.md", "exec"), {"log": pd.read_csv("log.csv")})
+    with pd.option_context("display.width", 200, "display.max_columns", None):  # any terminal
+        exec(compile(code, "README.md", "exec"), {"log": pd.read_csv("log.csv")})
     printed = capsys.readouterr().out
     assert re.findall(r"v1 +\w+ +(\d+) +p\d+ ", printed) == [str(rank) for rank in range(1, 11)]
 
