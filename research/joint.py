@@ -71,7 +71,7 @@ def finish(form: str, seed: int, options: Any) -> Line:
     )
     figures = {f"val.{name}": value for name, value in figures_of(val).items()} | figures_of(test)
     written = {name: f"{value:.6f}" for name, value in figures.items()}
-    epoch = read_object(run / "evaluation" / "val.json")["epoch"]
+    epoch = read_object(run / "model" / "card.json")["val"]["epoch"]
     own = {"form": form, "seed": str(seed), "best_epoch": str(epoch), "commit": commit()}
     return own | written
 
