@@ -15,9 +15,8 @@ import pandas as pd
 
 from data_prep import movielens
 from recsys_moe import prepare
+from research.time_peers.log import CORE
 
-CORE = 5
-"""Ratings of an item at least; every user has 20."""
 CUT = {"protocol": "time", "fractions": "799841/999611,99885/999611,99885/999611"}
 """Test begins behind 978130092, the quantile .9 of the times."""
 FOLDERS = {"ml-1m-last": {"protocol": "leave-last"}, "ml-1m-time": CUT}

@@ -19,11 +19,8 @@ import numpy as np
 
 from research.time_peers import lists, ratings, watch
 from research.time_peers.lists import Carried
-from research.time_peers.log import ORDERS, Log, read
+from research.time_peers.log import CORE, ML_1M_CUT, ORDERS, Log, read
 
-ML_1M_CUT = 978_130_092
-"""The .9 quantile of the times of MovieLens-1M."""
-CORE = 5
 HALF_LIVES = (1, 7, 30)
 FIGURES = ("hit_rate@10", "ndcg@10", "mse", "mse of new users", "auc")
 COLUMNS = ("data", "protocol", "tie_rule", "peer", "rows", *FIGURES)

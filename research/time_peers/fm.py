@@ -17,9 +17,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 
-from research.time_peers.log import Log, read
+from research.time_peers.log import CORE, ML_1M_CUT, Log, read
 
-CUT, CORE = 978130092, 5
 RANK, ITERATIONS = 32, 300
 
 
@@ -30,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--save", type=Path, help="user, item and squared error of each rating")
     options = parser.parse_args(argv)
     log, begun = read(options.ml_1m, core=CORE), time.process_time()
-    later_N = log.after(CUT)
+    later_N = log.after(ML_1M_CUT)
     train, test = log.taken(~later_N), log.taken(later_N)
     error_N = (predicted(train, test, log, options.seed) - test.rating) ** 2
     new_N = ~np.isin(test.user, train.user)

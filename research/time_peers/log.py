@@ -10,6 +10,10 @@ import pandas as pd
 
 ML_1M_TIMES = "ratings_time.parquet"
 ORDERS = ("log", "shuffle")
+ML_1M_CUT = 978_130_092
+"""The .9 quantile of the times of MovieLens-1M."""
+CORE = 5
+"""Events of an item at least."""
 
 
 @dataclass(frozen=True)
