@@ -8,11 +8,9 @@ from typing import Any, NamedTuple
 from recsys_moe.artifact.baselines import missed
 from recsys_moe.artifact.epoch_metrics import Numbers
 from recsys_moe.config.settings import Config
-from recsys_moe.kinds import HIGHER_IS_BETTER, metric_title
+from recsys_moe.kinds import HIGHER_IS_BETTER, KINDS, metric_title
 from recsys_moe.schema import Schema, Task
 
-HEAVY = 1.5
-"""Standard deviations in means from which a few labels make the squared error."""
 EARLY = 8
 """Epochs of which the first is the best: what follows is memorised."""
 
@@ -43,7 +41,8 @@ def remedies(
     """
     for task in schema.tasks:
         behind = _behind(result, epochs, task)
-        if behind is not None and (found := _of_labels(task, schema) or _of_run(behind, config)):
+        counts = schema.labels.get("train", {}).get(task.name, {})
+        if behind and (found := KINDS[task.kind].advice_behind(counts) or _of_run(behind, config)):
             yield f"{task.name}: {found}"
 
 
@@ -57,18 +56,6 @@ def _behind(result: dict[str, Any], epochs: Mapping[int, Numbers], task: Task) -
                 by_epoch = {epoch: one for epoch, one in numbers.items() if one is not None}
                 return _Behind(task, metric, bound, by_epoch)
     return None
-
-
-def _of_labels(task: Task, schema: Schema) -> str:
-    """For a regression whose labels are heavy-tailed."""
-    counts = schema.labels.get("train", {}).get(task.name, {})
-    mean, std = counts.get("mean", 0.0), counts.get("std", 0.0)
-    if task.kind != "regression" or counts.get("min", -1.0) < 0 or std <= HEAVY * mean:
-        return ""
-    return (
-        f"labels have mean {mean:.3g}, deviation {std:.3g} and maximum {counts['max']:.3g}; "
-        "try kind duration or count"
-    )
 
 
 def _of_run(behind: _Behind, config: Config) -> str:

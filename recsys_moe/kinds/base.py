@@ -259,6 +259,14 @@ class Kind(ABC):
         """Metrics that labels with these counts leave undefined."""
         return () if counts["labelled"] else self.metrics
 
+    def advice(self, label_N: Any) -> str:
+        """What suits these training labels, float64 (N,), better; empty where this kind does."""
+        return ""
+
+    def advice_behind(self, counts: Mapping[str, float]) -> str:
+        """The same from their counts in schema.json, for a model behind its baselines."""
+        return ""
+
 
 def check_levels(name: str, kind: Kind) -> None:
     """Raise TypeError unless task `name` has the levels and shares that its kind asks for."""

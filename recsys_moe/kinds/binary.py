@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from recsys_moe.kinds.advice import of_positives
 from recsys_moe.kinds.base import Constant, Figures, Kind, LabelledRows, Values
 
 if TYPE_CHECKING:
@@ -85,6 +86,9 @@ class Binary(Kind):
         """AUC needs both classes."""
         one_class = "positive" in counts and not 0 < counts["positive"] < counts["labelled"]
         return ("auc",) if counts["labelled"] and one_class else super().undefined(counts)
+
+    def advice(self, label_N: Any) -> str:
+        return of_positives(label_N)
 
 
 def _base_rate_bce(positive: float, labelled: float, judged: Figures) -> float | None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from recsys_moe.kinds.advice import of_counts, of_numbers
 from recsys_moe.kinds.base import (
     FLOAT32_MAX,
     Constant,
@@ -84,6 +85,12 @@ class Regression(Kind):
             sums.update(mean + user_U[user_N] + item_I[item_N], label_N)
         judged = {"mean": constant, "user_item_mean": sums}
         return {name: {"mse": metrics.compute()["mse"]} for name, metrics in judged.items()}
+
+    def advice(self, label_N: Any) -> str:
+        return of_numbers(label_N)
+
+    def advice_behind(self, counts: Mapping[str, float]) -> str:
+        return of_counts(counts)
 
 
 class RegressionMetrics:

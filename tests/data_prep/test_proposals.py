@@ -11,6 +11,7 @@ import pytest
 
 from data_prep import proposals
 from recsys_moe import prepare
+from recsys_moe.kinds.advice import skewness_of
 from tests.conftest import Command
 
 ROWS = 2000
@@ -58,7 +59,7 @@ def test_missing_labels_and_few_rows_say_nothing(tmp_path: Path) -> None:
 
 def test_skewness_is_the_third_standardised_moment() -> None:
     """0, 0, 3: mean 1, deviations -1, -1, 2; (-1 - 1 + 8) / 3 = 2 over 2^1.5 = 2.828."""
-    assert proposals._skewness(np.array([0.0, 0.0, 3.0])) == pytest.approx(2 / 2**1.5)
+    assert skewness_of(np.array([0.0, 0.0, 3.0])) == pytest.approx(2 / 2**1.5)
 
 
 def test_rare_positives_are_told(tmp_path: Path) -> None:
