@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from recsys_moe.kinds import KINDS
+
 ROOT = Path(__file__).parents[1]
 MAX_LINES, MAX_FUNCTION = 300, 60
 
@@ -240,3 +242,22 @@ def test_a_function_fits_on_a_screen() -> None:
         if isinstance(node, kinds) and (lines := node.end_lineno - node.lineno + 1) > MAX_FUNCTION
     }
     assert long == {}
+
+
+def outside(room: str) -> list[Path]:
+    files = python_files("recsys_moe", "data_prep")
+    return [path for path in files if not module_name(path).startswith(room)]
+
+
+def test_no_file_outside_kinds_names_a_kind() -> None:
+    """`ranking` is also the word for lists, and may stand anywhere."""
+    names = set(KINDS) - {"ranking"}
+    for path in outside("recsys_moe.kinds"):
+        nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        texts = {node.value for node in nodes if isinstance(node, ast.Constant)}
+        assert not texts & names, path
+
+
+def test_no_file_outside_model_names_the_class_of_the_default_model() -> None:
+    for path in outside("recsys_moe.model"):
+        assert "MultiTaskMoE" not in path.read_text(encoding="utf-8"), path
