@@ -28,6 +28,7 @@ from recsys_moe.artifact.parity import (
     parity_rows,
 )
 from recsys_moe.data.item_past import Known
+from recsys_moe.errors import RunError
 from recsys_moe.files import sha256_file
 from recsys_moe.kinds import by_task, kind_of
 from recsys_moe.model.request import Request
@@ -206,14 +207,24 @@ def export_graph(artifact: Artifact) -> ExportedProgram:
 
 
 def traced(graph: nn.Module, inputs: tuple[Any, ...]) -> ExportedProgram:
-    """A graph with a free number of rows, the first axis of all inputs."""
+    """A graph with a free number of rows, the first axis of all inputs.
+
+    Raises RunError where the graph fixes their number.
+    """
     rows = {0: Dim("rows", min=0)}
     bound = inspect.signature(graph.forward).bind(*inputs).arguments
     shapes = {
         name: (rows,) * len(one) if isinstance(one, tuple) else rows for name, one in bound.items()
     }
-    with quiet():
-        return torch.export.export(graph, inputs, dynamic_shapes=shapes)
+    try:
+        with quiet():
+            return torch.export.export(graph, inputs, dynamic_shapes=shapes)
+    except torch._dynamo.exc.UserError as error:
+        reason = str(error).splitlines()[0]
+        raise RunError(
+            f"a graph must take any number of rows, got {type(error).__name__}: {reason}; in a "
+            "router or model of your own, write x.shape[0] rather than len(x)"
+        ) from error
 
 
 @contextmanager

@@ -318,3 +318,20 @@ def test_any_output_that_differs_for_any_kind_of_id_is_refused(run: Path, broken
 
     with pytest.raises(RunError, match="x: (predictions|outputs) must"):
         check_parity("x", runner, model, artifact)
+
+
+class OfThreeRows(torch.nn.Module):
+    def forward(self, user_B: torch.Tensor) -> torch.Tensor:
+        return user_B.new_ones(3).expand(len(user_B))
+
+
+class OfTheirLength(torch.nn.Module):
+    def forward(self, user_B: torch.Tensor) -> torch.Tensor:
+        return user_B.new_ones(1).expand(len(user_B))
+
+
+@pytest.mark.parametrize("module", [OfThreeRows, OfTheirLength])
+def test_a_graph_of_a_fixed_number_of_rows_is_refused_with_a_remedy(module: Any) -> None:
+    """len() is an int while the graph is traced, such as 3."""
+    with pytest.raises(RunError, match=r"any number of rows, got .* x\.shape\[0\] rather than len"):
+        graphs.traced(module(), (torch.zeros(3, dtype=torch.int64),))
