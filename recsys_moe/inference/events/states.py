@@ -8,6 +8,7 @@ Axes: M users, S slots, L events of a window, D width of a vector.
 
 from __future__ import annotations
 
+import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -21,7 +22,7 @@ from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.request import Events, of_items
 
 MOST_MB = 128
-"""Memory for the states of users."""
+"""Memory for the states of users; a state that is not kept costs its user's window again."""
 WINDOWS_AT_ONCE = 64
 
 
@@ -56,9 +57,7 @@ class States:
         start = self._encoder.nothing_D.detach()[None], *self._encoder.start(1)
         size = sum(one.numel() * one.element_size() for one in start)
         self.slots = max(1, int(megabytes * 2**20 / size))
-        # Memory that was never written to takes none.
-        rows = self.slots + 1
-        self._table = [torch.empty(rows, *one.shape[1:], dtype=one.dtype) for one in start]
+        self._table = [_untouched(self.slots + 1, one[0]) for one in start]
         for table, one in zip(self._table, start, strict=True):
             table[0] = one[0]
         self._slot: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
@@ -138,6 +137,16 @@ class States:
 
     def _items(self, item_ML: Tensor) -> Tensor:
         return self._model.encode_items(of_items(item_ML.flatten())).unflatten(0, item_ML.shape)
+
+
+def _untouched(rows: int, like: Tensor) -> Tensor:
+    """Zeros (rows, ...) that take memory only where they are written to, and give it back.
+
+    `torch.empty` would get pages that were in use before: a few new models, and the process has
+    grown by all of the table.
+    """
+    buffer = mmap.mmap(-1, rows * like.numel() * like.element_size())
+    return torch.frombuffer(buffer, dtype=like.dtype).view(rows, *like.shape)
 
 
 def windows(timelines: Sequence[Sequence[Entry]], unknown: int) -> Events:

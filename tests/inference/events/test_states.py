@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from recsys_moe.inference.events.states import Entry, History, States
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.model.encoders.sequence import EventSequence
 
+STATM = Path("/proc/self/statm")
 LATER = 1_100_000_000.0
 
 
@@ -115,3 +117,22 @@ def test_states_are_bounded_and_those_used_last_stay(predictor: Predictor, read:
 
 def test_no_row_has_no_vector(predictor: Predictor) -> None:
     assert watch(predictor, []).shape == (0,)
+
+
+@pytest.mark.skipif(not STATM.exists(), reason="resident memory is read from /proc")
+def test_a_new_table_takes_no_memory_that_was_in_use_before(predictor: Predictor) -> None:
+    """Each new model has one: they would add up."""
+
+    def resident() -> float:
+        """MB while blocks of 100 MB are in use."""
+        blocks = [torch.ones(5 * 2**20 // 4) for _ in range(20)]
+        pinned.append(torch.ones(1000))  # above them: what they leave stays with the process
+        pages = int(STATM.read_text().split()[1])
+        del blocks
+        return pages * mmap.PAGESIZE / 2**20
+
+    pinned: list[Tensor] = []
+    resident()
+    before = resident()
+    states = States(predictor.artifact.model, megabytes=100)
+    assert resident() < before + 20 and states.slots
