@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse
 
+from research.accuracy.scorers.ratings import with_id
 from research.time_peers.log import CORE, ML_1M_CUT, Log, read
 
 RANK, ITERATIONS = 32, 300
@@ -49,7 +50,7 @@ def predicted(train: Log, test: Log, log: Log, seed: int) -> np.ndarray:
     seen_UI = scipy.sparse.csr_matrix(
         (np.ones(len(train.user)), (train.user, train.item)), (log.users, log.items)
     )
-    blocks = [with_id(seen_UI), with_id(seen_UI.T.tocsr())]
+    blocks = [with_id(seen_UI), with_id(seen_UI.T)]
     model = MyFMGibbsRegressor(rank=RANK, random_seed=seed)
     model.fit(
         None,
@@ -61,13 +62,6 @@ def predicted(train: Log, test: Log, log: Log, seed: int) -> np.ndarray:
     )
     asked = [RelationBlock(test.user, blocks[0]), RelationBlock(test.item, blocks[1])]
     return np.clip(model.predict(None, asked), 1, 5)
-
-
-def with_id(seen: scipy.sparse.csr_matrix) -> scipy.sparse.csr_matrix:
-    """One-hot ids beside rows divided by the square root of their number of entries."""
-    count_N = np.maximum(np.asarray(seen.sum(1)).ravel(), 1)
-    unit = scipy.sparse.diags(1 / np.sqrt(count_N)) @ seen
-    return scipy.sparse.hstack([scipy.sparse.identity(seen.shape[0]), unit], format="csr")
 
 
 if __name__ == "__main__":

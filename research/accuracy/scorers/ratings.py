@@ -79,22 +79,18 @@ def myfm(rows: TrainingRows, settings: dict[str, Any], seed: int) -> Fitted:
     return scores
 
 
-def _blocks(
-    rows: TrainingRows, history: bool
-) -> tuple[scipy.sparse.csr_matrix, scipy.sparse.csr_matrix]:
+def _blocks(rows: TrainingRows, history: bool) -> tuple[scipy.sparse.csr_matrix, ...]:
     """Inputs of each user and of each item: one-hot id, beside it the normalised history."""
-    user_UU, item_II = (
-        scipy.sparse.identity(size, format="csr") for size in (rows.users, rows.items)
-    )
     if not history:
-        return user_UU, item_II
+        return tuple(scipy.sparse.identity(n, format="csr") for n in (rows.users, rows.items))
     seen_UI = positive_matrix(rows).astype(np.float64)
-    entities = ((user_UU, seen_UI), (item_II, seen_UI.T))
-    user_UX, item_IX = (
-        scipy.sparse.hstack([identity, _unit_rows(seen)], format="csr")
-        for identity, seen in entities
-    )
-    return user_UX, item_IX
+    return with_id(seen_UI), with_id(seen_UI.T)
+
+
+def with_id(seen_NX: scipy.sparse.spmatrix) -> scipy.sparse.csr_matrix:
+    """One-hot ids beside the normalised rows of `seen_NX`."""
+    identity = scipy.sparse.identity(seen_NX.shape[0], format="csr")
+    return scipy.sparse.hstack([identity, _unit_rows(seen_NX)], format="csr")
 
 
 def _unit_rows(matrix: scipy.sparse.spmatrix) -> scipy.sparse.csr_matrix:
