@@ -193,6 +193,11 @@ def _context(predictor: Predictor, options: list[str], time: float | None) -> di
                 f"--time {time:.15g} needs a model that reads the time, got one with "
                 "model.time_features=none; omit it, or train with model.time_features=all"
             )
+        if "time" in found:
+            raise ConfigError(
+                f"the time must be given once, got --time {time:.15g} and --context "
+                f"time={found['time']}; omit one"
+            )
         found["time"] = time
     unknown = predictor.context.read_rows(found, 1).unknown
     for line in unused_lines(Unused(unknown.get(0, {}))):

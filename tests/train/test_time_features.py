@@ -26,7 +26,7 @@ from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.warm_start import open_start
-from tests.conftest import SEQUENCE_MODEL, TINY_MODEL
+from tests.conftest import SEQUENCE_MODEL, TINY_MODEL, Command
 from tests.timed import prepared
 
 LATER = 1_700_001_500
@@ -204,6 +204,13 @@ def test_a_wrong_time_is_refused_with_its_row(timely: Path, timed_run: Path) -> 
         predictor.score(["u1"], ["i1"], context={"time": "noon"})
     with pytest.raises(DataError, match="does not read time; .* model.time_features"):
         Predictor.load(timed_run).score(["u1"], ["i1"], context={"time": LATER})
+
+
+def test_two_times_of_one_request_are_refused(timely: Path, command: Command) -> None:
+    both = ("--time", LATER, "--context", "time=5")
+    assert command.fails(2, "recommend", timely, "--user", "u1", *both) == (
+        f"error: the time must be given once, got --time {LATER} and --context time=5; omit one"
+    )
 
 
 def test_unknown_names_and_data_without_order_are_refused(featured: Path) -> None:
