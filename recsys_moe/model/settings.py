@@ -6,18 +6,27 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
+from recsys_moe.errors import suggestion
 from recsys_moe.routers.base import PENALTY_NAMES
 from recsys_moe.section import Section
 
+ALONE = ("none", "all")
+
 
 def _names(value: Any, info: ValidationInfo) -> Any:
-    if isinstance(value, str) and value not in ("none", "all"):
+    if isinstance(value, str) and value not in ALONE:
         value = [name.strip() for name in value.split(",")]
     if not isinstance(value, str) and not _are_different_names(value):
         raise ValueError(
             f"model.{info.field_name} must be none, all or different names, got {value!r}; "
             f"e.g. model.{info.field_name}={EXAMPLES[str(info.field_name)]}"
         )
+    for word in () if isinstance(value, str) else ALONE:
+        if word in value:
+            raise ValueError(
+                f"model.{info.field_name} must be {' or '.join(ALONE)} alone, or names, got "
+                f"{','.join(value)}; set model.{info.field_name}={word}, or omit {word}"
+            )
     return value
 
 
@@ -46,7 +55,8 @@ def _times(value: Any, info: ValidationInfo) -> Any:
     for name in () if isinstance(found, str) else found:
         if name not in TIME_FEATURES:
             raise ValueError(
-                f"model.time_features must be of {', '.join(TIME_FEATURES)}, got {name!r}"
+                f"model.time_features must be of {', '.join(TIME_FEATURES)}, got {name!r}; "
+                f"{suggestion(name, TIME_FEATURES)}"
             )
     return found
 

@@ -214,8 +214,11 @@ def test_two_times_of_one_request_are_refused(timely: Path, command: Command) ->
 
 
 def test_unknown_names_and_data_without_order_are_refused(featured: Path) -> None:
-    with pytest.raises(ConfigError, match="time_features must be of hour, .*got 'our'"):
+    with pytest.raises(ConfigError, match="must be of hour, .*got 'our'; did you mean 'hour'"):
         config(time_features="our,gap")
+    said = "time_features must be none or all alone, or names, got all,hour; set .*=all, or omit"
+    with pytest.raises(ConfigError, match=said):
+        config(time_features="all,hour")
     wanted = parse_config({"model": {"time_features": "hour"}})
     with pytest.raises(ConfigError, match="time_features need prepared data with times in order"):
         RecDataModule(featured, wanted).open()
