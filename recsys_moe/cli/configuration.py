@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from recsys_moe.config.auto_rules import Choice
     from recsys_moe.config.settings import Config
 
 logger = logging.getLogger("recsys_moe.fit")
@@ -26,18 +27,31 @@ def resolve(
     flags: dict[str, Any],
     sets: list[str],
     *,
+    data: Path | None = None,
+) -> Config:
+    """See `resolve_with_choices`."""
+    return resolve_with_choices(file, router, flags, sets, data=data)[0]
+
+
+def resolve_with_choices(
+    file: str | None,
+    router: str | None,
+    flags: dict[str, Any],
+    sets: list[str],
+    *,
     init_from: Path | None = None,
     data: Path | None = None,
     run: Path | None = None,
-    tell: bool = False,
-) -> Config:
-    """Base < command line. Raises ConfigError.
+) -> tuple[Config, list[Choice]]:
+    """Base < command line, and what the data chose. Raises ConfigError.
 
     The base is `file`; without one the model at `init_from`, the run that is continued, or what
-    suits `data` (`tell`: log what matters most of it); without any the defaults.
+    suits `data`; without any the defaults.
     """
+    from recsys_moe.config.auto import with_choices
     from recsys_moe.config.files import merge, read_config_file, router_name
     from recsys_moe.config.settings import parse_config, select_router
+    from recsys_moe.schema import Schema
 
     if file is None and init_from is None and run is not None:
         file = str(run / "config.yaml")
@@ -50,9 +64,10 @@ def resolve(
                 "router %s ignores these settings of %s: %s", name, file, ", ".join(dropped)
             )
     asked = merge(raw, typed)
+    chosen: list[Choice] = []
     if init_from is None:
         if data is not None:
-            asked = _following(asked, data, everything=file is None, tell=tell)
+            asked, chosen = with_choices(asked, Schema.load(data), everything=file is None)
         resolved = parse_config(asked)
     else:
         from recsys_moe.train.warm_start import start_config
@@ -60,20 +75,7 @@ def resolve(
         resolved = start_config(asked, init_from)
     for remark in resolved.model.remarks:
         logger.warning(remark)
-    return resolved
-
-
-def _following(
-    asked: dict[str, Any], data: Path, *, everything: bool, tell: bool
-) -> dict[str, Any]:
-    """`asked` with what suits the data for `auto`."""
-    from recsys_moe.config import auto
-    from recsys_moe.schema import Schema
-
-    asked, made = auto.with_choices(asked, Schema.load(data), everything=everything)
-    if tell:
-        auto.say(made)
-    return asked
+    return resolved, chosen
 
 
 def run_of(resume: str | None, out: Path) -> Path | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recsys_moe.cli import evaluation_text, inference
-from recsys_moe.cli.configuration import resolve, run_of
+from recsys_moe.cli.configuration import resolve_with_choices, run_of
 from recsys_moe.cli.options import (
     BatchSize,
     ConfigFile,
@@ -34,11 +35,13 @@ from recsys_moe.cli.options import (
 )
 from recsys_moe.errors import ConfigError
 from recsys_moe.files import check_place
+from recsys_moe.interrupts import REPORTS
 from recsys_moe.schema import check_split
 from recsys_moe.train.processes import launch
 from recsys_moe.train.processes.starter import is_started_outside
 
 if TYPE_CHECKING:
+    from recsys_moe.config.auto_rules import Choice
     from recsys_moe.config.settings import Config
 
 logger = logging.getLogger("recsys_moe.fit")
@@ -118,7 +121,7 @@ def fit(
         seed=seed, num_nodes=num_nodes,
     )  # fmt: skip
     base: dict[str, Any] = {"data": data, "init_from": init_from, "run": run_of(resume, out)}
-    resolved = resolve(config, router, flags, set_ or [], **base, tell=True)
+    resolved, chosen = _told_once(config, router, flags, set_ or [], **base)
     if overwrite:
         check_place(out, {"--data": data, "--config": _own(config), "--init-from": init_from})
     if evaluate is not None:
@@ -131,12 +134,23 @@ def fit(
 
     with _memory_of(resolved):
         how: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "init_from": init_from}
+        how["chosen"] = chosen
         if dry_run:
             print(json.dumps(train.dry_run(resolved, data, out, **how), indent=2))
             return
         result = train.fit(resolved, data, out, **how, minutes=_left(minutes))
     if result:  # otherwise another process of the run reports
         _tell(result, out, data, evaluate, as_json=as_json)
+
+
+def _told_once(*asked: Any, **base: Any) -> tuple[Config, list[Choice]]:
+    """`resolve_with_choices`, whose log the processes of `run_workers` leave to their starter."""
+    if REPORTS in os.environ:
+        logging.disable()
+    try:
+        return resolve_with_choices(*asked, **base)
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _left(minutes: float | None) -> float | None:

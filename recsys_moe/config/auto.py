@@ -6,6 +6,7 @@ A setting that is given stays, and those that depend on it follow.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 from recsys_moe.config.auto_order import order_rule
@@ -59,7 +60,7 @@ def with_choices(
     return merge_all([own, *(nested(one.key, one.value) for one in made)]), made
 
 
-def say(made: list[Choice]) -> None:
+def say(made: Sequence[Choice]) -> None:
     """Log the three that matter most."""
     known = {one.key: one for one in made}
     told = [known[key] for key in TOLD if key in known][:3]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from recsys_moe.artifact.run_folder import (
     remove_run,
 )
 from recsys_moe.config.auto import say, with_choices
+from recsys_moe.config.auto_rules import Choice
 from recsys_moe.config.diff import CONFIG_FILE
 from recsys_moe.config.files import merge, read_config_file
 from recsys_moe.config.renamed import with_new_names
@@ -53,6 +54,7 @@ def fit(
     resume: str | None = None,
     init_from: str | Path | None = None,
     minutes: float | None = None,
+    chosen: Sequence[Choice] = (),
 ) -> dict[str, Any]:
     """Train a model, keep the best epoch by `trainer.monitor`, and save its model and evaluation.
 
@@ -63,11 +65,13 @@ def fit(
     `init_from`: a run or model folder whose weights a new run starts from (warm start); `config`
     then overrides the settings of that model. `minutes`: as many epochs, at most
     `trainer.max_epochs`, as are measured to end in that time; a resumed run keeps its plan.
+    `chosen`: the settings of `config` that follow the data, of which it logs some as it begins.
     Returns the evaluation of the best epoch on the validation split; on several devices all
     processes but the first return {}. Raises ConfigError, DataError, RunError and Interrupted.
     """
     data, out = Path(data), Path(out)
-    config = config if isinstance(config, Config) else _resolved(config, data, init_from)
+    if not isinstance(config, Config):
+        config, chosen = _resolved(config, data, init_from)
     config, callback = _within(minutes, config, data, out=out, resume=resume)
     asked: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "init_from": init_from}
     place, trainer, datamodule, start, saved, is_new = open_run(config, data, out, **asked)
@@ -86,6 +90,8 @@ def fit(
         record_run(place, config, data)
     if trainer.is_global_zero and place != out:
         logger.info("writing the new run to %s; %s stays until it is complete", place, out)
+    if trainer.is_global_zero:
+        say(chosen)
     with _removed_after_failure(place, trainer.is_global_zero and is_new):
         _run(trainer, module, datamodule, checkpoint)
     if not trainer.is_global_zero:
@@ -95,12 +101,15 @@ def fit(
     return result
 
 
-def _resolved(raw: dict[str, Any] | None, data: Path, init_from: str | Path | None) -> Config:
-    """`raw` over the model of a warm start; without both, what suits the data."""
+def _resolved(
+    raw: dict[str, Any] | None, data: Path, init_from: str | Path | None
+) -> tuple[Config, Sequence[Choice]]:
+    """`raw` over the model of a warm start; without both, what suits the data, and which of it."""
+    chosen: Sequence[Choice] = ()
     if init_from is None:
-        raw, made = with_choices(with_new_names(raw or {}), Schema.load(data), everything=not raw)
-        say(made)
-    return start_config(raw or {}, init_from)
+        raw = with_new_names(raw or {})
+        raw, chosen = with_choices(raw, Schema.load(data), everything=not raw)
+    return start_config(raw or {}, init_from), chosen
 
 
 def _within(
@@ -179,6 +188,7 @@ def dry_run(
     overwrite: bool = False,
     resume: str | None = None,
     init_from: str | Path | None = None,
+    chosen: Sequence[Choice] = (),
 ) -> dict[str, Any]:
     """Check what `fit` checks before its first step, and compute one step; write nothing.
 
@@ -200,6 +210,7 @@ def dry_run(
     loss, penalties = module.batch_losses(batch)
     (loss + penalties).backward()
     seconds = time.perf_counter() - begun
+    say(chosen)
     return {
         "parameters": sum(p.numel() for p in module.parameters()),
         "rows": len(datamodule.rows("train")),

@@ -58,8 +58,6 @@ def open_run(
     check_alone(init_from, resume)
     datamodule = RecDataModule(data, config)
     start = open_start(init_from, config, datamodule.schema, data)
-    _say_weights(config, datamodule.schema.tasks)
-    _say_unread(config, datamodule.schema)
     datamodule.open()
     place = place_of(out, overwrite, resume)
     monitor = find_monitor(config.trainer.monitor, datamodule.schema)
@@ -73,6 +71,8 @@ def open_run(
             "--init-from": start and start.folder,
         }
         check_begin(place, out, inputs, resume=resume, may_go_on=_may_go_on(place, config))
+    _say_weights(config, datamodule.schema.tasks)
+    _say_unread(config, datamodule.schema)
     return Opened(place, trainer, datamodule, start, saved, is_new)
 
 

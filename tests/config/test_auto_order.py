@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe.cli.configuration import resolve
-from recsys_moe.config.auto import KEYS, with_choices
+from recsys_moe.cli.configuration import resolve_with_choices
+from recsys_moe.config.auto import KEYS, say, with_choices
 from recsys_moe.config.auto_order import new_rows
 from recsys_moe.config.diff import differences, read_resolved
 from recsys_moe.config.settings import parse_config
@@ -130,6 +130,6 @@ def test_explain_and_fit_say_that_the_order_is_read(
     lines = command("config", "explain", "--data", timed).out.splitlines()
     assert lines[0].startswith("model.sequence=lru: ") and "events a user" in lines[0]
     caplog.set_level(logging.INFO, "recsys_moe.fit")
-    resolve(None, None, {}, [], data=timed, tell=True)
+    say(resolve_with_choices(None, None, {}, [], data=timed)[1])
     told = [line.strip().partition("=")[0] for line in caplog.messages if line.startswith("  ")]
     assert told == ["model.sequence", "model.user_ids", "model.next_item_weight"]

@@ -1,0 +1,54 @@
+"""What `fit` says of settings that follow the data: once, as the run begins."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import recsys_moe
+from recsys_moe.errors import ConfigError
+from tests.conftest import Command
+
+TOLD = "settings follow the data"
+TINY = ("--set", "model.embedding_dim=8", "--set", "model.expert_dim=8", "--max-epochs", 1)
+
+
+def test_a_refused_run_says_nothing_before_the_error(
+    prepared: Path, run: Path, command: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    command.fails(2, "fit", "--data", prepared, "--out", run, *TINY)
+    command.fails(2, "fit", "--data", prepared, "--out", run, "--dry-run", *TINY)
+    with pytest.raises(ConfigError, match="exists"):
+        recsys_moe.fit(prepared, run)
+    assert TOLD not in caplog.text
+
+
+def test_a_run_and_a_dry_run_say_it_once(
+    prepared: Path, tmp_path: Path, command: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    for words in (["--dry-run"], []):
+        caplog.clear()
+        command("fit", "--data", prepared, "--out", tmp_path / "run", *TINY, *words)
+        assert caplog.text.count(TOLD) == 1
+    caplog.clear()
+    command("fit", "--data", prepared, "--out", tmp_path / "run", "--resume", "auto", *TINY)
+    assert TOLD not in caplog.text  # the run has its settings
+
+
+@pytest.mark.slow
+def test_two_processes_say_it_once_and_warn_once(prepared: Path, tmp_path: Path) -> None:
+    words = ("fit", "--data", prepared, "--out", tmp_path / "run", *TINY, "--devices", 2)
+    done = subprocess.run(
+        [*(sys.executable, "-m", "recsys_moe"), *map(str, words), "--router", "topk", "--k", "1"],
+        capture_output=True, text=True, timeout=280, env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(TOLD) == 1
+    assert done.stderr.count("model.router.k is 1: ") == 1
