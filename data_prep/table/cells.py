@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,8 @@ from recsys_moe import raw_ids
 from recsys_moe.schema import DataError
 
 Floats = NDArray[np.float64]
+SWITCHES = {"true": "1", "false": "0"}
+"""Words that are numbers, in any case."""
 LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
@@ -39,12 +41,13 @@ class Cells:
             array = array.dictionary_decode()
         return array.cast(pa.string()) if raw_ids.is_text(array.type) else array
 
-    def refuse(self, wrong: Mask, raw: Any, column: str, *, rule: str) -> None:
+    def refuse(self, wrong: Mask, raw: Any, column: str, *, rule: str, remedy: str = "") -> None:
         """The rows with a wrong cell are bad. Raises DataError for the first where none may be."""
+        remedy = remedy and f"; {remedy}"
 
         def place_and_rule(row: int) -> str:
             got = delimited.shown(raw[row].as_py())
-            return f"{self.file.place(row)}: {column} must {rule}, got {got}"
+            return f"{self.file.place(row)}: {column} must {rule}, got {got}{remedy}"
 
         self._bad.check(wrong & self.good, place_and_rule)
         self.good &= ~wrong
@@ -84,8 +87,10 @@ def broken(text: Any) -> Mask:
     return mask(pc.fill_null(found, False))
 
 
-def numbers(raw: Any, file: TableFile, column: str) -> tuple[Floats, Mask]:
-    """float64, NaN for an empty cell; and which cells do not hold a number."""
+def numbers(
+    raw: Any, file: TableFile, column: str, words: Mapping[str, str] = SWITCHES
+) -> tuple[Floats, Mask]:
+    """float64, NaN for an empty cell; and which cells do not hold a number or one of `words`."""
     if not pa.types.is_string(raw.type):
         try:
             number = raw.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -94,7 +99,9 @@ def numbers(raw: Any, file: TableFile, column: str) -> tuple[Floats, Mask]:
             raise DataError(f"{file.label}: {column} must hold numbers, not {kind}") from None
         return number.copy(), np.zeros(len(raw), dtype=bool)
     text = pc.utf8_lower(pc.utf8_trim_whitespace(raw))
-    digits = pc.if_else(pc.equal(text, "true"), "1", pc.if_else(pc.equal(text, "false"), "0", text))
+    digits = text
+    for word, digit in words.items():
+        digits = pc.if_else(pc.equal(text, word), digit, digits)
     cells = pd.Series(digits.to_numpy(zero_copy_only=False), dtype=object)
     values = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64, copy=True)
     empty = mask(pc.fill_null(pc.equal(text, ""), True))

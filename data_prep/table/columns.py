@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from data_prep.ids import Ints
 from data_prep.read.bad_rows import BadRows
 from data_prep.rows import WEIGHT, Examples
-from data_prep.table.cells import Cells, feature_values, ids, numbers, one_line
+from data_prep.table.cells import SWITCHES, Cells, feature_values, ids, numbers, one_line
 from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
 from data_prep.table.spelling import Spelled, spelled
@@ -25,6 +25,9 @@ from recsys_moe.schema import FEATURE, DataError, Task
 NANOSECONDS = "nanoseconds"
 LABEL = "label "
 """Begins the names of the columns with labels, so that a task may have any name."""
+
+ANSWERS = {"yes": "1", "no": "0"}
+"""What labels of 0 and 1 may be besides SWITCHES, in any case."""
 
 
 class Rows(NamedTuple):
@@ -141,9 +144,11 @@ def _labels(cells: Cells, column: str | None, kind: Kind) -> Any:
     if kind.reads_text:
         return _class_names(cells, column)
     raw = cells.flat(column)
-    number, wrong = numbers(raw, cells.file, column)
+    words = SWITCHES | ANSWERS if kind.has_positives else SWITCHES
+    number, wrong = numbers(raw, cells.file, column, words)
     wrong |= ~np.isnan(number) & kind.invalid(number)
-    cells.refuse(wrong, raw, column, rule=f"be {kind.rule} (or empty, if missing)")
+    rule, remedy = f"be {kind.rule} (or empty, if missing)", kind.remedy.format(column=column)
+    cells.refuse(wrong, raw, column, rule=rule, remedy=remedy)
     return np.where(wrong, np.nan, number).astype(np.float32)
 
 

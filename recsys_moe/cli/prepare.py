@@ -12,7 +12,8 @@ import typer
 from recsys_moe.cli.options import Json, Overwrite, opt
 from recsys_moe.errors import ConfigError
 from recsys_moe.kinds import KINDS
-from recsys_moe.schema import FeatureKind, Schema
+from recsys_moe.kinds.ordinal import LEVEL
+from recsys_moe.schema import FeatureKind, Schema, Task
 
 TASK_KINDS = " or ".join(KINDS)
 
@@ -212,7 +213,7 @@ def _print(schema: Schema, out: Path, as_json: bool) -> None:
     sizes = ", ".join(_count(one.trained, one.name) for one in (schema.user, schema.item))
     print(f"{out}: {sizes}{where} ({schema.name})")
     for split, rows in schema.rows.items():
-        counts = [_labels(task.name, schema.labels[split][task.name]) for task in schema.tasks]
+        counts = [_labels(task, schema.labels[split][task.name]) for task in schema.tasks]
         print(f"  {split:5} {_count(rows, 'row'):>15}: {', '.join(counts)}")
     for name, count in schema.report.items():
         print(f"  {REPORT.get(name, name.replace('_', ' '))}: {count:,}")
@@ -224,7 +225,12 @@ def _count(number: int, noun: str) -> str:
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
-def _labels(task: str, counts: dict[str, float]) -> str:
+def _labels(task: Task, counts: dict[str, float]) -> str:
     if "positive" in counts:
-        return f"{task} {counts['positive']:,.0f} positive of {counts['labelled']:,.0f}"
-    return f"{task} {counts['labelled']:,.0f} labelled, mean {counts['mean']:.4f}"
+        return f"{task.name} {counts['positive']:,.0f} positive of {counts['labelled']:,.0f}"
+    labelled = f"{task.name} {counts['labelled']:,.0f} labelled"
+    if not task.classes:
+        return f"{labelled}, mean {counts['mean']:.4f}"
+    rows = [counts.get(f"{LEVEL}{float(number)!r}", 0) for number in range(len(task.classes))]
+    name, share = task.classes[rows.index(max(rows))], max(rows) / max(sum(rows), 1)
+    return f"{labelled}, {len(rows)} classes" + (f", {name!r} has {share:.1%}" if share else "")

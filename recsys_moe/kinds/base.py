@@ -142,6 +142,8 @@ class Kind(ABC):
         return f"{self._rule} in {low}..{high}"
 
     _rule: ClassVar[str]
+    remedy: ClassVar[str] = ""
+    """What helps where a label of the table is not valid; `{column}` is its column."""
 
     @abstractmethod
     def invalid(self, values_N: Values) -> Values:

@@ -26,6 +26,10 @@ class Binary(Kind):
     is_numeric = False
     needs = ("positive", "labelled")
     _rule = "0 or 1"
+    remedy = (
+        "add a column of 0 and 1, e.g. of {column} >= 4, and name that, or learn {column} as "
+        "regression (numbers) or multiclass (names)"
+    )
 
     def invalid(self, values_N: Values) -> Values:
         return (values_N != 0) & (values_N != 1)

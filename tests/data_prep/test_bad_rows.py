@@ -30,7 +30,7 @@ from tests.data_prep.samples import (
 HASH: dict[str, Any] = {**IDS, "protocol": "hash", "timestamp": "when", "weight": "mass"}
 CELLS = [
     (3, "clicked", "3", "clicked must be 0 or 1 (or empty, if missing), got '3'"),
-    (7, "clicked", "yes", "clicked must be 0 or 1 (or empty, if missing), got 'yes'"),
+    (7, "clicked", "maybe", "clicked must be 0 or 1 (or empty, if missing), got 'maybe'"),
     (7, "stars", "many", ""),  # the same row: told once
     (12, "when", "soon", "when must be seconds since 1970 or an ISO date, got 'soon'"),
     (20, "mass", "-1", "mass must be a finite number >= 0 (or empty, which counts as 1), got '-1'"),

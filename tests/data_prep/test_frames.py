@@ -312,7 +312,8 @@ def test_a_wrong_cell_is_named_with_its_row(tmp_path: Path) -> None:
     frame.loc[6, "clicked"] = 3
     said = refused(frame, tmp_path)
     assert said.startswith("DataFrame, row 7: clicked must be 0 or 1")
-    assert said.endswith("got 3; or pass skip_bad_rows=True to skip such rows")
+    assert "got 3; add a column of 0 and 1" in said
+    assert said.endswith("; or pass skip_bad_rows=True to skip such rows")
     recsys_moe.prepare(frame, **COLUMNS, skip_bad_rows=True, out=tmp_path / "out")
 
 

@@ -16,7 +16,7 @@ from tests.data_prep.samples import IDS, frame, hashes, rows_of, save
 
 CELLS = {
     "label of 2": ("clicked", 2, r"line 6: clicked must be 0 or 1 .*got '2'"),
-    "label in words": ("clicked", "yes", r"line 6: clicked must be 0 or 1 .*got 'yes'"),
+    "label in words": ("clicked", "maybe", r"line 6: clicked must be 0 or 1 .*got 'maybe'"),
     "rating in words": ("stars", "good", r"line 6: stars must be a finite number .*got 'good'"),
     "infinite rating": ("stars", "inf", r"line 6: stars must be a finite number .*got 'inf'"),
     "rating of nan": ("stars", "nan", r"line 6: stars must be a finite number .*got 'nan'"),

@@ -55,6 +55,49 @@ def test_a_wrong_label_is_named_with_its_place(
     assert not (tmp_path / "data").exists()
 
 
+@pytest.mark.parametrize("kind", ["binary", "ranking"])
+def test_yes_and_no_are_1_and_0_like_true_and_false(kind: str, tmp_path: Path) -> None:
+    texts: list[object] = ["yes", "No ", "TRUE", "false", "1", "0", ""] * 10
+    digits: list[object] = [1, 0, 1, 0, 1, 0, None] * 10
+    found = [
+        prepared(labels, kind, tmp_path / name).labels
+        for name, labels in {"texts": texts, "digits": digits}.items()
+    ]
+    assert found[0] == found[1]
+    assert sum(counts["mine"]["positive"] for counts in found[0].values()) == 30
+    with pytest.raises(DataError, match="label must be a finite number"):
+        prepared(texts, "regression", tmp_path / "numbers")
+
+
+@pytest.mark.parametrize("label", [5, "skipped"])
+def test_a_refused_flag_says_what_to_do_with_stars_and_names(
+    label: object, tmp_path: Path, command: Command
+) -> None:
+    frame([1] * 20 + [label]).to_csv(tmp_path / "log.csv", index=False)
+    words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item"]
+    said = command.fails(
+        3, "prepare", "table", *words, "--task", "watch:binary=label", "--out", tmp_path / "out"
+    )
+    assert said.endswith(
+        f"line 22: label must be 0 or 1 (or empty, if missing), got '{label}'; add a column of 0 "
+        "and 1, e.g. of label >= 4, and name that, or learn label as regression (numbers) or "
+        "multiclass (names); or pass --skip-bad-rows to skip such rows"
+    )
+
+
+def test_the_summary_of_classes_names_the_largest_and_not_a_mean(
+    tmp_path: Path, command: Command
+) -> None:
+    frame(["calm"] * 60 + ["glad"] * 30 + ["sad"] * 10).to_csv(tmp_path / "log.csv", index=False)
+    words = ["--input", tmp_path / "log.csv", "--user", "user", "--item", "item"]
+    words += ["--task", "mood:multiclass=label", "--out", tmp_path / "out"]
+    lines = command("prepare", "table", *words).out.splitlines()
+    for split, counts in Schema.load(tmp_path / "out").labels.items():
+        rows, calm = counts["mood"]["labelled"], counts["mood"]["level 0.0"]
+        [line] = [line for line in lines if line.split()[0] == split]
+        assert line.endswith(f"mood {rows} labelled, 3 classes, 'calm' has {calm / rows:.1%}")
+
+
 @pytest.mark.parametrize(
     ("kind", "what"), [("ordinal", "different values"), ("multiclass", "classes")]
 )
