@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from recsys_moe.config.auto_order import order_rule
-from recsys_moe.config.auto_rules import RULES, Choice, Facts
+from recsys_moe.config.auto_rules import INSTEAD, RULES, Choice, Facts
 from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge, merge_all, nested
 from recsys_moe.config.settings import parse_config
@@ -63,7 +63,8 @@ def with_choices(
 def say(made: Sequence[Choice]) -> None:
     """Log the three that matter most."""
     known = {one.key: one for one in made}
-    told = [known[key] for key in TOLD if key in known][:3]
+    first = [one.key for one in made if one.why.endswith(INSTEAD)]
+    told = [known[key] for key in dict.fromkeys([*first, *TOLD]) if key in known][:3]
     if told:
         logger.info("settings follow the data; `recsys-moe config explain` lists all:")
     for one in told:

@@ -21,6 +21,8 @@ from recsys_moe.schema import Schema
 
 FEW_ROWS = 30_000
 """Rows below which a sampled router learns too little before the rest overfits."""
+INSTEAD = "; without it, few rows get softmax"
+"""Ends the reason of a router that the data alone would not get."""
 MANY_ROWS = 1_000_000
 SPARSE = 5
 """Labels per user and item below which their means say most of what can be learned."""
@@ -105,10 +107,10 @@ def _batches(facts: Facts) -> None:
 
 def _router(facts: Facts) -> None:
     few = facts.rows < FEW_ROWS
-    has_own = any(key.startswith("model.router.") for key in facts.values)
-    name = "softmax" if few and not has_own else DEFAULT_ROUTER
+    own = [key for key in facts.values if key.startswith("model.router.")]
+    name = "softmax" if few and not own else DEFAULT_ROUTER
     why = "few rows: a sampled router learns late" if few else "sparse, and ends ahead of topk"
-    facts.choose("model.router.name", name, why if not has_own else "the default")
+    facts.choose("model.router.name", name, f"{own[0]} is given{INSTEAD}" if few and own else why)
     facts.choose("model.num_experts", 4 if few else 16, f"{facts.rows:,} rows")
     try:
         settings = find_router(facts.values["model.router.name"]).Config.model_fields

@@ -42,6 +42,22 @@ def test_a_run_and_a_dry_run_say_it_once(
     assert TOLD not in caplog.text  # the run has its settings
 
 
+def test_a_router_that_few_rows_would_not_get_is_told_first(
+    prepared: Path, tmp_path: Path, command: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its settings ask for one that has them, where 2,000 rows get softmax."""
+    caplog.set_level(logging.INFO)
+    joint = ("--set", "model.router.joint=3")
+    said = (
+        "model.router.name=moesart: model.router.joint is given; without it, few rows get softmax"
+    )
+    assert said in command("config", "explain", "--data", prepared, *joint[:2]).out.splitlines()
+    command("fit", "--data", prepared, "--out", tmp_path / "run", "--dry-run", *TINY, *joint)
+    lines = caplog.text[caplog.text.index(TOLD) :].splitlines()
+    assert said in lines[1]
+    assert sum("=" in line for line in lines) == 3
+
+
 @pytest.mark.slow
 def test_two_processes_say_it_once_and_warn_once(prepared: Path, tmp_path: Path) -> None:
     words = ("fit", "--data", prepared, "--out", tmp_path / "run", *TINY, "--devices", 2)
