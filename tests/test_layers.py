@@ -22,7 +22,7 @@ MAX_LINES, MAX_FUNCTION = 300, 60
 # Each room may import the ones on lines above it. Two rooms on one line do not know each other.
 PACKAGES = (
     "errors kinds schema task seeds section machine progress files folders interrupts raw_ids "
-    "encodings frames outside",
+    "cells encodings frames outside",
     "routers",
     "model",
     "data",
@@ -44,6 +44,7 @@ SHARED = {
         "folders",
         "interrupts",
         "raw_ids",
+        "cells",
         "encodings",
         "frames",
     )

@@ -13,8 +13,7 @@ import pytest
 from data_prep import prepare
 from data_prep.features import spec
 from data_prep.split import splits
-from data_prep.table import times
-from recsys_moe import raw_ids
+from recsys_moe import cells, raw_ids
 from recsys_moe.cli import training
 from recsys_moe.inference.cold_start import features as feature_values
 from recsys_moe.inference.evaluation import ranking_wanted
@@ -44,7 +43,7 @@ OUTSIDE: dict[str, tuple[str, re.Pattern[str] | re.Pattern[bytes] | str]] = {
     "features/spec.py: _SPEC": ("fullmatch", spec._SPEC),
     "prepare.py: FLAG": ("search", prepare.FLAG),
     "split/splits.py: SHARE": ("fullmatch", splits.SHARE),
-    "table/times.py: _DAY_FIRST": ("fullmatch", times._DAY_FIRST),
+    "cells.py: _DAY_FIRST": ("fullmatch", cells._DAY_FIRST),
     f"table/spec.py: {TASK!r}": ("fullmatch", TASK),
 }
 """Where a pattern stands, and how it meets text from outside."""

@@ -14,9 +14,10 @@ from data_prep.rows import WEIGHT
 from data_prep.split import protocols
 from data_prep.table import engines, memory, stream
 from data_prep.table.frame import Frame, Place
-from data_prep.table.spec import Duplicates, Request, Unit, parse_tasks
+from data_prep.table.spec import Duplicates, Request, parse_tasks
 from data_prep.write import writer
 from recsys_moe import encodings
+from recsys_moe.cells import Unit
 from recsys_moe.encodings import UTF8
 from recsys_moe.kinds import KINDS
 from recsys_moe.schema import (

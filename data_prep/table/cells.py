@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
-from numpy.typing import NDArray
 
 from data_prep.features.fitting import LARGEST
 from data_prep.features.spec import READ, Wanted
@@ -17,11 +15,10 @@ from data_prep.read import delimited
 from data_prep.read.bad_rows import BadRows, Mask
 from data_prep.table.files import TableFile
 from recsys_moe import raw_ids
+from recsys_moe.cells import flat, numbers
 from recsys_moe.schema import DataError
 
-Floats = NDArray[np.float64]
-SWITCHES = {"true": "1", "false": "0"}
-"""Words that are numbers, in any case."""
+Read = TypeVar("Read")
 LISTS = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 
 
@@ -36,10 +33,16 @@ class Cells:
 
     def flat(self, column: str) -> Any:
         """The column as one array, with dictionaries and long strings unfolded."""
-        array = self.file.columns[column].combine_chunks()
-        if pa.types.is_dictionary(array.type):
-            array = array.dictionary_decode()
-        return array.cast(pa.string()) if raw_ids.is_text(array.type) else array
+        return flat(self.file.columns[column])
+
+    def read(self, column: str, how: Callable[[Any], Read]) -> tuple[Any, Read]:
+        """The column, and what `how` makes of it. Raises DataError for a type it does not read."""
+        raw = self.flat(column)
+        try:
+            return raw, how(raw)
+        except pa.ArrowException:
+            label = self.file.label
+            raise DataError(f"{label}: {column} must hold numbers, not {raw.type}") from None
 
     def refuse(self, wrong: Mask, raw: Any, column: str, *, rule: str, remedy: str = "") -> None:
         """The rows with a wrong cell are bad. Raises DataError for the first where none may be."""
@@ -85,27 +88,6 @@ def broken(text: Any) -> Mask:
     """Where there is a line break. Two searches take half the time of one for either."""
     found = pc.or_(pc.match_substring(text, "\n"), pc.match_substring(text, "\r"))
     return mask(pc.fill_null(found, False))
-
-
-def numbers(
-    raw: Any, file: TableFile, column: str, words: Mapping[str, str] = SWITCHES
-) -> tuple[Floats, Mask]:
-    """float64, NaN for an empty cell; and which cells do not hold a number or one of `words`."""
-    if not pa.types.is_string(raw.type):
-        try:
-            number = raw.cast(pa.float64()).to_numpy(zero_copy_only=False)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            kind = raw.type
-            raise DataError(f"{file.label}: {column} must hold numbers, not {kind}") from None
-        return number.copy(), np.zeros(len(raw), dtype=bool)
-    text = pc.utf8_lower(pc.utf8_trim_whitespace(raw))
-    digits = text
-    for word, digit in words.items():
-        digits = pc.if_else(pc.equal(text, word), digit, digits)
-    cells = pd.Series(digits.to_numpy(zero_copy_only=False), dtype=object)
-    values = pd.to_numeric(cells, errors="coerce").to_numpy(dtype=np.float64, copy=True)
-    empty = mask(pc.fill_null(pc.equal(text, ""), True))
-    return values, np.isnan(values) & ~empty
 
 
 def mask(array: Any) -> Mask:
@@ -165,8 +147,7 @@ def _has(rows: Any, length: int) -> Mask:
 
 
 def _number(cells: Cells, one: Wanted) -> pa.Array:
-    raw = cells.flat(one.source)
-    number, wrong = numbers(raw, cells.file, one.source)
+    raw, (number, wrong) = cells.read(one.source, numbers)
     wrong |= np.abs(number) > LARGEST
     cells.refuse(wrong, raw, one.source, rule="be a finite number (or empty, if missing)")
     return pa.array(number, mask=wrong | np.isnan(number))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,11 +15,12 @@ from numpy.typing import NDArray
 from data_prep.ids import Ints
 from data_prep.read.bad_rows import BadRows
 from data_prep.rows import WEIGHT, Examples
-from data_prep.table.cells import SWITCHES, Cells, feature_values, ids, numbers, one_line
+from data_prep.table.cells import Cells, feature_values, ids, one_line
 from data_prep.table.files import TableFile
 from data_prep.table.spec import Request
 from data_prep.table.spelling import Spelled, spelled
 from data_prep.table.times import timestamps
+from recsys_moe.cells import SWITCHES, numbers
 from recsys_moe.kinds import KINDS, MOST_LEVELS, Kind
 from recsys_moe.schema import FEATURE, DataError, Task
 
@@ -124,7 +126,7 @@ def _class_names(cells: Cells, column: str) -> pa.Array:
     raw = cells.flat(column)
     text = raw
     if pa.types.is_floating(raw.type):  # 1.0 is class 1
-        number, wrong = numbers(raw, cells.file, column)
+        number, wrong = numbers(raw)
         wrong |= ~np.isnan(number) & (number.round() != number)
         cells.refuse(wrong, raw, column, rule="be whole or text (or empty, if missing)")
         text = pa.array(np.where(wrong, np.nan, number), from_pandas=True).cast(pa.int64())
@@ -143,9 +145,8 @@ def _labels(cells: Cells, column: str | None, kind: Kind) -> Any:
         return np.ones(len(cells.good), dtype=np.float32)
     if kind.reads_text:
         return _class_names(cells, column)
-    raw = cells.flat(column)
     words = SWITCHES | ANSWERS if kind.has_positives else SWITCHES
-    number, wrong = numbers(raw, cells.file, column, words)
+    raw, (number, wrong) = cells.read(column, partial(numbers, words=words))
     wrong |= ~np.isnan(number) & kind.invalid(number)
     rule, remedy = f"be {kind.rule} (or empty, if missing)", kind.remedy.format(column=column)
     cells.refuse(wrong, raw, column, rule=rule, remedy=remedy)
@@ -154,8 +155,7 @@ def _labels(cells: Cells, column: str | None, kind: Kind) -> Any:
 
 def weights(cells: Cells, column: str) -> NDArray[np.float32]:
     """float32, 1 where the cell is empty. Raises DataError for an invalid weight."""
-    raw = cells.flat(column)
-    number, wrong = numbers(raw, cells.file, column)
+    raw, (number, wrong) = cells.read(column, numbers)
     wrong |= ~np.isnan(number) & ~((number >= 0) & (number <= np.finfo(np.float32).max))
     cells.refuse(wrong, raw, column, rule="be a finite number >= 0 (or empty, which counts as 1)")
     return np.where(wrong | np.isnan(number), 1, number).astype(np.float32)

@@ -6,7 +6,7 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 
@@ -18,14 +18,12 @@ from data_prep.read.bad_rows import OPTION
 from data_prep.split.negatives import Negatives
 from data_prep.split.splits import MOVIELENS, Holdout
 from data_prep.table.frame import Place
+from recsys_moe.cells import Unit
 from recsys_moe.encodings import UTF8
 from recsys_moe.kinds import KINDS, positive_task
 from recsys_moe.schema import ConfigError, DataError, Distribution, Task
 
 Duplicates = Literal["error", "first", "last", "keep"]
-Unit = Literal["auto", "s", "ms", "us", "ns"]
-UNITS = get_args(Unit)[1:]
-"""Of numbers in the column of times, each a thousandth of the one before."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from recsys_moe.cli.options import Json, Model, Overwrite, opt
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
     from recsys_moe.inference.cold_start.encode import Resolved
@@ -28,7 +28,7 @@ Context = Annotated[
     list[str] | None, opt("Context feature, e.g. device=tv. Repeatable.", metavar="NAME=VALUE")
 ]
 Time = Annotated[
-    float | None, opt("When, in seconds since 1970 UTC, for a model with time features.")
+    str | None, opt("When, for a model with time features: an ISO date, or seconds since 1970.")
 ]
 Where = Annotated[
     list[str] | None,
@@ -181,7 +181,7 @@ def _candidates(predictor: Predictor, candidates: str | None) -> Resolved | None
     return resolved
 
 
-def _context(predictor: Predictor, options: list[str], time: float | None) -> dict[str, Any]:
+def _context(predictor: Predictor, options: list[str], time: str | None) -> dict[str, Any]:
     """Of all users; unknown categories are named on stderr."""
     from recsys_moe.inference.cold_start.encode import Unused
     from recsys_moe.inference.cold_start.options import parse_features, unused_lines
@@ -190,19 +190,28 @@ def _context(predictor: Predictor, options: list[str], time: float | None) -> di
     if time is not None:
         if not predictor.context.reads_time:
             raise ConfigError(
-                f"--time {time:.15g} needs a model that reads the time, got one with "
+                f"--time {time} needs a model that reads the time, got one with "
                 "model.time_features=none; omit it, or train with model.time_features=all"
             )
         if "time" in found:
             raise ConfigError(
-                f"the time must be given once, got --time {time:.15g} and --context "
+                f"the time must be given once, got --time {time} and --context "
                 f"time={found['time']}; omit one"
             )
-        found["time"] = time
+        found["time"] = _seconds(time)
     unknown = predictor.context.read_rows(found, 1).unknown
     for line in unused_lines(Unused(unknown.get(0, {}))):
         logger.info("%s", line)
     return found
+
+
+def _seconds(time: str) -> float:
+    from recsys_moe.inference.context import seconds_of
+
+    try:
+        return seconds_of(time or "''")
+    except DataError as error:  # which begins with the name
+        raise ConfigError(f"--{error}") from None
 
 
 def _cold_user(history: str | None, features: list[str]) -> ColdUser:

@@ -9,16 +9,18 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import torch
 from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.cells import LARGEST, UNITS, flat, times
 from recsys_moe.config.encoders import TIME_FEATURE as TIME
 from recsys_moe.config.encoders import chosen_context
 from recsys_moe.errors import DataError
-from recsys_moe.inference.cold_start.features import NUMBER, FeatureReader, Unknown, is_missing
-from recsys_moe.inference.events.observed import read_time
+from recsys_moe.inference.cold_start.features import FeatureReader, Unknown, is_missing
+from recsys_moe.inference.events.observed import LATEST
 from recsys_moe.inference.plain import plain, plain_dict, shown
 
 
@@ -185,24 +187,48 @@ def _without_time(found: Any, rows: int) -> tuple[Any, Tensor]:
     """A context without the time, and that of each row, NaN where unknown."""
     parts = found if isinstance(found, list) else [found]
     given = [plain_dict(one, "context") for one in parts]
-    times = [_seconds(one.get(TIME)) for one in given]
+    moments = [seconds_of(one.get(TIME)) for one in given]
     rest = [{name: value for name, value in one.items() if name != TIME} for one in given]
-    time_B = torch.tensor(times, dtype=torch.float64)
+    time_B = torch.tensor(moments, dtype=torch.float64)
     return (rest, time_B) if isinstance(found, list) else (rest[0], time_B.expand(rows))
 
 
 def _column_of_times(column: pa.ChunkedArray, rows_before: int) -> Tensor:
-    times = []
-    for row, raw in enumerate(column.to_pylist(), 1):
-        try:
-            times.append(_seconds(plain(raw)))
-        except DataError as error:
-            raise DataError(f"row {rows_before + row}: {error}") from None
-    return torch.tensor(times, dtype=torch.float64)
+    """Seconds since 1970, NaN where a cell is empty. Raises DataError with the row."""
+    raw = flat(column)
+    try:
+        found = times(raw)
+    except pa.ArrowException:
+        raise DataError(f"column {TIME!r} must hold times, got {raw.type}") from None
+    if len(units := np.unique(found.unit[found.unit < len(UNITS)])) > 1:
+        named = " and ".join(UNITS[unit] for unit in units)
+        raise DataError(
+            f"column {TIME!r} must be in one unit, but by magnitude it is in {named}; convert it"
+        )
+    seconds = found.seconds + found.nanoseconds / 1e9
+    if (wrong := found.wrong | ~((seconds >= 0) & (seconds <= LATEST))).any():
+        row = int(wrong.argmax())
+        raise DataError(f"row {rows_before + row + 1}: {_no_time(raw[row].as_py())}")
+    return torch.from_numpy(np.where(found.missing, math.nan, seconds))
 
 
-def _seconds(raw: Any) -> float:
-    """A number, or its text; NaN where it is missing. Raises DataError."""
+def seconds_of(raw: Any) -> float:
+    """Of one time, as `prepare` reads it; NaN where it is missing. Raises DataError."""
     if is_missing(raw):
         return math.nan
-    return read_time(float(raw) if isinstance(raw, str) and NUMBER.fullmatch(raw.strip()) else raw)
+    is_number = isinstance(raw, int | float) and not isinstance(raw, bool)
+    if is_number and 0 <= raw < LARGEST["s"]:
+        return float(raw)
+    if isinstance(raw, bool | list | dict):
+        raise DataError(_no_time(raw))
+    if isinstance(raw, np.datetime64):  # of days, say, which Arrow does not take
+        raw = raw.astype("M8[us]").item()
+    try:
+        return float(_column_of_times(pa.chunked_array([pa.array([raw])]), 0))
+    except (DataError, pa.ArrowException, OverflowError):
+        raise DataError(_no_time(raw)) from None
+
+
+def _no_time(raw: Any) -> str:
+    rule = f"{TIME} must be seconds since 1970 (UTC) or an ISO date, of the years 1970 to 9999"
+    return f"{rule}, got {shown(raw)}; convert it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -186,7 +187,7 @@ def test_files_commands_and_evaluations_read_the_time(
     times = [{"time": LATER}, {}, {"time": str(LATER)}]
     wanted = predictor.score(["u1", "u1", "u2"], ["i1", "i1", "i3"], context=times)
     assert found == pytest.approx(wanted.tasks["watch"].tolist(), rel=1e-4)
-    recommend(timely, user="u1", time=LATER, as_json=True)
+    recommend(timely, user="u1", time=str(LATER), as_json=True)
     items = json.loads(capsys.readouterr().out)["items"]
     [ranked] = predictor.recommend(["u1"], context={"time": LATER})
     assert [one["item"] for one in items] == [one.item for one in ranked]
@@ -196,14 +197,52 @@ def test_files_commands_and_evaluations_read_the_time(
 
 def test_a_wrong_time_is_refused_with_its_row(timely: Path, timed_run: Path) -> None:
     predictor = Predictor.load(timely)
-    with pytest.raises(DataError, match="time must be seconds since 1970 .*divide milliseconds"):
-        predictor.recommend(["u1"], context={"time": 1.7e12})
+    with pytest.raises(DataError, match="time must be .* of the years 1970 to 9999, got -5"):
+        predictor.recommend(["u1"], context={"time": -5})
     with pytest.raises(DataError, match="unknown context feature 'tme'; the model reads time"):
         predictor.recommend(["u1"], context={"tme": LATER})
     with pytest.raises(DataError, match="time must be seconds since 1970 .*got 'noon'"):
         predictor.score(["u1"], ["i1"], context={"time": "noon"})
     with pytest.raises(DataError, match="does not read time; .* model.time_features"):
         Predictor.load(timed_run).score(["u1"], ["i1"], context={"time": LATER})
+
+
+TIMES = [LATER, 1000 * LATER, f"{LATER}000", "2023-11-14T22:38:20", "2023-11-14 23:38:20+01:00"]
+"""The same second, as `prepare` reads it."""
+
+
+@pytest.mark.parametrize(
+    "time", [*TIMES, np.datetime64(LATER, "s"), datetime.fromtimestamp(LATER, timezone.utc)]
+)
+def test_requests_take_the_times_that_prepare_takes(time: Any, timely: Path) -> None:
+    predictor = Predictor.load(timely)
+    wanted, found = (
+        predictor.score(["u1"] * 2, ["i1", "i2"], context={"time": one}).tasks["watch"]
+        for one in (LATER, time)
+    )
+    assert torch.equal(found, wanted)
+
+
+def test_the_commands_take_them_too_and_refuse_two_units(
+    timely: Path, tmp_path: Path, command: Command
+) -> None:
+    files = ("--input", tmp_path / "pairs.csv", "--output", tmp_path / "scores.csv", "--overwrite")
+    scores, lists = [], []
+    for time in TIMES:
+        (tmp_path / "pairs.csv").write_text(f"user,item,time\nu1,i1,{time}\nu2,i3,\n")
+        assert command("predict", timely, *files).exit_code == 0
+        with (tmp_path / "scores.csv").open() as stream:
+            scores.append([one["watch"] for one in csv.DictReader(stream)])
+        lists.append(command("recommend", timely, "--user", "u1", "--time", time, "--json").out)
+    assert all(one == scores[0] for one in scores) and len({*lists}) == 1
+    (tmp_path / "pairs.csv").write_text(f"user,item,time\nu1,i1,{LATER}\nu2,i3,{LATER}000\n")
+    said = "column 'time' must be in one unit, but by magnitude it is in s and ms; convert it"
+    assert said in command.fails(3, "predict", timely, *files)
+    (tmp_path / "pairs.csv").write_text(f"user,item,time\nu1,i1,{LATER}\nu2,i3,noon\n")
+    assert "row 2: time must be seconds" in command.fails(3, "predict", timely, *files)
+    for wrong in ("noon", "", "-5"):
+        told = command.fails(2, "recommend", timely, "--user", "u1", f"--time={wrong}")
+        assert told.startswith("error: --time must be seconds since 1970 (UTC) or an ISO date")
 
 
 def test_two_times_of_one_request_are_refused(timely: Path, command: Command) -> None:

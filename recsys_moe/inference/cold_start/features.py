@@ -149,7 +149,7 @@ def is_missing(value: Any) -> bool:
     """None, blank text, an empty list."""
     if isinstance(value, str):
         return not value.strip()
-    return value is None or value == []
+    return value is None or (isinstance(value, list) and not value)
 
 
 def _is_none(category: Any) -> bool:
