@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from recsys_moe.cli.evaluation_text import table
-from recsys_moe.cli.options import Json, Model, MovedData, Overwrite, Ranking, opt
+from recsys_moe.cli.options import Events, Json, Model, MovedData, Overwrite, Ranking, opt
 from recsys_moe.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -173,6 +173,7 @@ def predict(
     encoding: Annotated[
         str, opt("Encoding of a text input, e.g. cp1252; the output is UTF-8.")
     ] = "utf-8",
+    events: Events = None,
     overwrite: Overwrite = False,
     as_json: Json = False,
 ) -> None:
@@ -181,6 +182,7 @@ def predict(
     Unknown ids are scored with an out-of-vocabulary embedding and flagged in the output.
     """
     from recsys_moe.encodings import known
+    from recsys_moe.inference.files.events import observe_file
     from recsys_moe.inference.files.predict import check_paths, predict_file
     from recsys_moe.inference.files.tables import count_rows
     from recsys_moe.inference.predictor import Predictor
@@ -188,9 +190,12 @@ def predict(
 
     check_paths(input_, output, overwrite)
     known(encoding)
+    predictor = Predictor.load(model)
+    if events is not None:
+        observe_file(predictor, events)
     with row_progress("predicting", count_rows(input_)) as progress:
         counts = predict_file(
-            Predictor.load(model),
+            predictor,
             input_,
             output,
             user=user,

@@ -19,6 +19,9 @@ MovedData = Annotated[Path | None, opt("Prepared folder, if it has moved.")]
 Continued = Annotated[Path, opt("Folder to create or continue.")]
 Json = Annotated[bool, opt("Print JSON.", "--json")]
 Ranking = Annotated[bool, opt("Also evaluate top-N lists of all items, per user.", "--ranking")]
+Events = Annotated[
+    Path | None, opt("Events since training, as `serve --events` keeps them (JSON Lines).")
+]
 Overwrite = Annotated[bool, opt("Replace existing output of this command.", "--overwrite")]
 
 ConfigFile = Annotated[

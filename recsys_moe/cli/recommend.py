@@ -9,7 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from recsys_moe.cli.options import Json, Model, Overwrite, opt
+from recsys_moe.cli.options import Events, Json, Model, Overwrite, opt
 from recsys_moe.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
@@ -55,6 +55,7 @@ def recommend(
     ] = None,
     context: Context = None,
     time: Time = None,
+    events: Events = None,
     items: NewItems = None,
     exclude_seen: Annotated[
         bool, opt("Leave out the user's training positives.", "--exclude-seen")
@@ -76,9 +77,12 @@ def recommend(
         raise ConfigError("--why needs a single user; pass --user ID instead of --users")
     if overwrite and output is None:
         raise ConfigError("--overwrite needs --output; pass both or neither")
+    from recsys_moe.inference.files.events import observe_file
     from recsys_moe.inference.predictor import Predictor
 
     predictor = _with_items(Predictor.load(model), items)
+    if events is not None:
+        observe_file(predictor, events)
     options: dict[str, Any] = {
         "k": k,
         "context": _context(predictor, context or [], time),
@@ -247,7 +251,7 @@ def _recommend_one(
     for unused in resolved.unused:
         for line in unused_lines(unused):
             logger.info("%s", line)
-    if unseen and isinstance(user, str):
+    if unseen and isinstance(user, str) and not predictor.has_observed(user):
         logger.info("unknown user %s: non-personalised recommendations", user)
     if not ranked:
         logger.warning("no items to recommend: no item passes the filters")

@@ -87,6 +87,15 @@ class Resolved:
     def __len__(self) -> int:
         return len(self.index_N)
 
+    def split(self, rows: int) -> list[Resolved]:
+        """Parts of so many rows, of ids alone."""
+        parts = []
+        for start in range(0, len(self), rows):
+            those = range(start, start + rows)
+            known = {row - start: one for row, one in self.identities.items() if row in those}
+            parts.append(Resolved(self.index_N[start : start + rows], identities=known))
+        return parts
+
     def repeated(self, times: int) -> Resolved:
         """Of one user or item: the same in so many rows."""
         same = {row: one for one in self.identities.values() for row in range(times)}

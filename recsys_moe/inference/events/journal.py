@@ -57,23 +57,15 @@ class Journal:
         A last line that a kill or a power loss cut off is removed. Raises DataError with the number
         of any other line that is not an event.
         """
-        with self.path.open("rb") as stream:
-            for number, line in enumerate(iter(lambda: stream.readline(LONGEST_LINE), b""), 1):
-                is_whole = line.endswith(b"\n")
-                try:
-                    event = _read(line)
-                except DataError as error:
-                    if is_whole or b"\n" in stream.read():
-                        raise DataError(
-                            f"{self.path}, line {number}: {error}; correct or remove the line"
-                        ) from None
-                    logger.warning("%s: line %d is incomplete and was removed", self.path, number)
-                    os.ftruncate(self._file, self._end)
-                    return
-                self._end += len(line)
-                yield event
-                if not is_whole:
-                    return self._write(b"\n")
+        for number, (line, event) in enumerate(lines_of(self.path), 1):
+            if event is None:
+                logger.warning("%s: line %d is incomplete and was removed", self.path, number)
+                os.ftruncate(self._file, self._end)
+                return
+            self._end += len(line)
+            yield event
+            if not line.endswith(b"\n"):
+                return self._write(b"\n")
 
     def append(self, events: Sequence[Event]) -> None:
         """Write and fsync. Raises RunError where the disk fails; then nothing was appended."""
@@ -95,6 +87,26 @@ class Journal:
                 f"events cannot be written to {self.path}: {reason}; make room and send them again"
             ) from None
         self._end += len(content)
+
+
+def lines_of(path: Path) -> Iterator[tuple[bytes, Event | None]]:
+    """The lines of a file and their events; None of a last line that was cut off.
+
+    Raises DataError with the number of any other line that is not an event.
+    """
+    with path.open("rb") as stream:
+        for number, line in enumerate(iter(lambda: stream.readline(LONGEST_LINE), b""), 1):
+            try:
+                event = _read(line)
+            except DataError as error:
+                if line.endswith(b"\n") or b"\n" in stream.read():
+                    raise DataError(
+                        f"{path}, line {number}: {error}; correct or remove the line"
+                    ) from None
+                event = None
+            yield line, event
+            if event is None:
+                return
 
 
 def _line(event: Event) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from recsys_moe import raw_ids
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.encode import ColdStart, Resolved
@@ -57,6 +58,10 @@ class LiveEvents:
         if reader is None or self._user_events is None:
             raise DataError(NO_EVENTS)
         return self._user_events.observe(reader.read(events, of_users=True))
+
+    def has_observed(self, user: str | int) -> bool:
+        """Is there an observed event of the user?"""
+        return self.store is not None and bool(self.store.of(str(raw_ids.of_value(user))).time)
 
     def _past(
         self, users: Resolved, given: RowEvents, time_B: Tensor | None, *, items: bool = False

@@ -32,8 +32,10 @@ class EventReader:
         """See `read_events`. Raises DataError for a rating outside the range of the task, too."""
         events = read_events(given, of_users=of_users)
         for row, one in enumerate(events, 1):
-            if one.value is not None:
-                self._check(row, one.value)
+            try:
+                self.check(one)
+            except DataError as error:
+                raise DataError(f"event {row}: {error}") from None
         return events
 
     def standardised(self, value: float) -> float:
@@ -47,12 +49,14 @@ class EventReader:
         low, high = self._range
         return (min(max(value, low), high) - self._mean) / self._std
 
-    def _check(self, row: int, value: float) -> None:
+    def check(self, event: Event) -> None:
+        """Raise DataError for a rating outside the range of the task."""
+        if (value := event.value) is None:
+            return
         if self._rated is None:
-            rule = "the model has no rating task"
-            raise DataError(f"event {row}: {rule}, got value {value:g}; omit the value")
+            raise DataError(f"the model has no rating task, got value {value:g}; omit the value")
         low = -math.inf if self._rated.low is None else self._rated.low
         high = math.inf if self._rated.high is None else self._rated.high
         if not low <= value <= high:
             bounds = f"must be in {low:g}..{high:g}, got {shown(value)}"
-            raise DataError(f"event {row}: value is the {self._rated.name} and {bounds}")
+            raise DataError(f"value is the {self._rated.name} and {bounds}")

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import PARQUET, TEXT, check_output, replacing_path, table_suffix
-from recsys_moe.inference.cold_start.encode import Resolved
 from recsys_moe.inference.files.tables import opened_text, unreadable, write_table
 from recsys_moe.inference.predictor import Predictor, Recommendation
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
@@ -133,7 +132,7 @@ def _ranked(
         while piece := list(islice(ids, USERS_PER_PIECE)):
             resolved = predictor.resolve(piece)
             unseen = predictor.are_unseen_users(resolved)
-            parts = [Resolved(index_N) for index_N in resolved.index_N.split(USERS_AT_ONCE)]
+            parts = resolved.split(USERS_AT_ONCE)
             lists = chain.from_iterable(pool.map(partial(predictor.recommend, **options), parts))
             users = map(predictor.users.plain, piece)
             yield [as_object(*row) for row in zip(users, unseen, lists, strict=True)]

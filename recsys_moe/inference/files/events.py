@@ -1,0 +1,47 @@
+"""A file of events for one command: what users did since the model was trained."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.inference.events.journal import lines_of
+from recsys_moe.inference.events.observed import Event
+from recsys_moe.inference.events.reader import EventReader
+from recsys_moe.inference.predictor import Predictor
+
+logger = logging.getLogger("recsys_moe")
+
+
+def observe_file(predictor: Predictor, path: Path) -> None:
+    """Let `predictor` see the events of a file as `serve --events` does, in the same form.
+
+    The file is only read; no event is too old, and no user is evicted. Raises ConfigError for a
+    model that reads no events, DataError with the line.
+    """
+    store, reader = predictor.store, predictor.cold_users.events
+    if store is None or reader is None:
+        raise ConfigError(
+            "--events needs a model that reads events, got one with model.sequence=none; omit it, "
+            "or train with model.sequence=lru"
+        )
+    if not path.is_file():
+        raise DataError(f"--events {path}: no such file")
+    store.max_users = sys.maxsize
+    store.replay(_checked(path, reader))
+    logger.info("%s: events of %d users", path, len(store))
+
+
+def _checked(path: Path, reader: EventReader) -> Iterator[Event]:
+    for number, (_, event) in enumerate(lines_of(path), 1):
+        if event is None:
+            logger.warning("%s: line %d is incomplete and was ignored", path, number)
+            return
+        try:
+            reader.check(event)
+        except DataError as error:
+            raise DataError(f"{path}, line {number}: {error}; correct or remove the line") from None
+        yield event
