@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 
+import pyarrow as pa
 import torch
 from torch import Tensor
 
 from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.artifact.periods import check_periods, period_of
 from recsys_moe.artifact.run_folder import data_hashes
+from recsys_moe.cells import times
 from recsys_moe.config.diff import flat
 from recsys_moe.config.settings import Config
 from recsys_moe.data.times import row_times
@@ -116,33 +119,17 @@ def period_starts(time_N: Tensor, start: str, count: int) -> list[int]:
 
 
 def _moment(start: str, time_N: Tensor) -> int:
-    """Seconds since 1970 of a share of the rows, of seconds, or of an ISO 8601 date or time."""
-    try:
-        number = float(start)
-    except ValueError:
-        return _date(start)
-    if 0 < number < 1:
-        return int(time_N.sort().values[int(number * len(time_N))])
-    if not number.is_integer():
-        raise _wrong(start)
-    return int(number)
-
-
-def _date(start: str) -> int:
-    try:
-        moment = datetime.fromisoformat(start)
-    except ValueError:
-        raise _wrong(start) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=timezone.utc)
-    return int(moment.timestamp())
-
-
-def _wrong(start: str) -> ConfigError:
-    return ConfigError(
-        "--start must be a date such as 2024-05-01 or 2024-05-01T12:00 (UTC), seconds since 1970, "
-        f"or a share between 0 and 1 such as 0.8, got {start!r}"
-    )
+    """Seconds since 1970 of a share of the rows, or of a time as `prepare` reads it."""
+    with suppress(ValueError):
+        if 0 < (share := float(start)) < 1:
+            return int(time_N.sort().values[int(share * len(time_N))])
+    found = times(pa.array([start]))
+    if found.wrong[0] or found.missing[0] or found.nanoseconds[0]:
+        raise ConfigError(
+            "--start must be a date such as 2024-05-01 or 2024-05-01T12:00 (UTC), seconds since "
+            f"1970, or a share between 0 and 1 such as 0.8, got {start!r}"
+        )
+    return int(found.seconds[0])
 
 
 def text_of(seconds: int) -> str:

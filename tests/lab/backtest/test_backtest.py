@@ -122,11 +122,17 @@ def test_a_start_is_a_share_or_seconds_or_a_date(start: str) -> None:
     assert period_starts(TIMES, start, 2) == [8 * 86400, 9 * 86400]
 
 
+def test_a_start_may_be_in_milliseconds_as_prepare_reads_them() -> None:
+    time_N = TIMES + 1_700_000_000
+    assert period_starts(time_N, "1700691200000", 2) == period_starts(time_N, "0.8", 2)
+
+
 @pytest.mark.parametrize(
     ("start", "said"),
     [
         ("soon", "--start must be a date ... or a share between 0 and 1 such as 0.8, got 'soon'"),
         ("1.5", "--start must be a date ... got '1.5'"),
+        ("", "--start must be a date ... got ''"),
         ("nan", "--start must be a date ... got 'nan'"),
         ("0", "1970-01-01T00:00:00 to 1970-01-10T00:00:00, got 0; choose"),
         ("1971-01-01", "--start must lie after the first row ... got 1971-01-01; choose"),
