@@ -6,7 +6,7 @@ import logging
 from typing import Annotated
 
 from recsys_moe.cli.compare import print_results
-from recsys_moe.cli.configuration import resolve
+from recsys_moe.cli.configuration import fit_flags, resolve
 from recsys_moe.cli.options import (
     BatchSize,
     ConfigFile,
@@ -22,7 +22,6 @@ from recsys_moe.cli.options import (
     Sets,
     opt,
 )
-from recsys_moe.cli.training import fit_flags
 
 logger = logging.getLogger("recsys_moe.backtest")
 

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from recsys_moe.cli.configuration import typed_sections
+from recsys_moe.cli.configuration import fit_flags, typed_sections
 from recsys_moe.cli.options import (
     Address,
     BatchSize,
@@ -28,7 +28,6 @@ from recsys_moe.cli.options import (
     Sets,
     opt,
 )
-from recsys_moe.cli.training import fit_flags
 
 if TYPE_CHECKING:
     from recsys_moe.lab.compare.results import Results

@@ -11,6 +11,22 @@ if TYPE_CHECKING:
     from recsys_moe.config.settings import Config
 
 logger = logging.getLogger("recsys_moe.fit")
+FLAGS = {
+    "k": "model.router.k",
+    "experts": "model.num_experts",
+    "max_epochs": "trainer.max_epochs",
+    "batch_size": "trainer.batch_size",
+    "devices": "trainer.devices",
+    "num_nodes": "trainer.num_nodes",
+    "seed": "trainer.seed",
+    "lr": "optim.lr",
+}
+"""Key of the configuration by flag, of every command that trains."""
+
+
+def fit_flags(**flags: Any) -> dict[str, Any]:
+    """Values of FLAGS by configuration key; None: not given."""
+    return {FLAGS[name]: value for name, value in flags.items()}
 
 
 def typed_sections(flags: dict[str, Any], sets: list[str]) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from recsys_moe.cli import evaluation_text, inference
-from recsys_moe.cli.configuration import resolve_with_choices, run_of
+from recsys_moe.cli.configuration import fit_flags, resolve_with_choices, run_of
 from recsys_moe.cli.options import (
     BatchSize,
     ConfigFile,
@@ -58,17 +58,6 @@ InitFrom = Annotated[
 Evaluate = Annotated[
     str | None, opt("Also evaluate on this split afterwards, e.g. test.", metavar="SPLIT")
 ]
-FLAGS = {
-    "k": "model.router.k",
-    "experts": "model.num_experts",
-    "max_epochs": "trainer.max_epochs",
-    "batch_size": "trainer.batch_size",
-    "devices": "trainer.devices",
-    "num_nodes": "trainer.num_nodes",
-    "seed": "trainer.seed",
-    "lr": "optim.lr",
-}
-"""Key of the configuration by flag, of every command that trains."""
 SIZES = (
     *("model.embedding_dim", "model.expert_dim", "model.num_experts", "model.bag_dim"),
     *("trainer.batch_size", "data.eval_batch_size"),
@@ -234,11 +223,6 @@ def _memory_of(config: Config) -> Iterator[None]:
             f"out of memory with {key}={given[key]} (default {usual[key]}); "
             f"choose a smaller value, or lower {others}"
         ) from None
-
-
-def fit_flags(**flags: Any) -> dict[str, Any]:
-    """Values of FLAGS by configuration key; None: not given."""
-    return {FLAGS[name]: value for name, value in flags.items()}
 
 
 def _summary(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from recsys_moe.cli.compare import print_results, read_sections
-from recsys_moe.cli.configuration import resolve, typed_sections
+from recsys_moe.cli.configuration import fit_flags, resolve, typed_sections
 from recsys_moe.cli.options import (
     Address,
     BatchSize,
@@ -27,7 +27,6 @@ from recsys_moe.cli.options import (
     Weights,
     opt,
 )
-from recsys_moe.cli.training import fit_flags
 
 logger = logging.getLogger("recsys_moe.tune")
 

@@ -11,9 +11,8 @@ from typing import Annotated
 import typer
 
 from recsys_moe.cli.compare import print_comparison, read_sections
-from recsys_moe.cli.configuration import typed_sections
+from recsys_moe.cli.configuration import fit_flags, typed_sections
 from recsys_moe.cli.options import MaxEpochs, Sets
-from recsys_moe.cli.training import fit_flags
 from recsys_moe.errors import UserError
 from recsys_moe.interrupts import listen
 from research.paper.recipes import find_recipe, recipes

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from recsys_moe import raw_ids
+from recsys_moe.cells import SWITCHES
 from recsys_moe.data.entries import entries_of_table, table_rows
 from recsys_moe.errors import DataError, suggestion
 from recsys_moe.inference.plain import shown
@@ -30,7 +31,6 @@ SEPARATOR = "|"
 LARGEST = float(np.finfo(np.float32).max)
 """Numbers further from 0 are no values of a feature."""
 NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
-SWITCHES = {"true": "1", "false": "0"}
 
 Entries = list[tuple[int, float]]
 """Row of the table and weight."""
