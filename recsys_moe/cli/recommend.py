@@ -9,6 +9,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from recsys_moe import raw_ids
 from recsys_moe.cli.options import Events, Json, Model, Overwrite, opt
 from recsys_moe.errors import ConfigError, DataError
 
@@ -251,7 +252,8 @@ def _recommend_one(
     for unused in resolved.unused:
         for line in unused_lines(unused):
             logger.info("%s", line)
-    if unseen and isinstance(user, str) and not predictor.has_observed(user):
+    named = {0: str(raw_ids.of_text(user))} if isinstance(user, str) else {}
+    if unseen and named and not predictor.observed(named):
         logger.info("unknown user %s: non-personalised recommendations", user)
     if not ranked:
         logger.warning("no items to recommend: no item passes the filters")

@@ -10,6 +10,7 @@ import torch
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.encode import ColdItem, ColdUser, Entity, Resolved
 from recsys_moe.inference.cold_start.features import SEPARATOR, RawHistory, history_of, is_missing
+from recsys_moe.inference.events.user_events import Identity
 from recsys_moe.inference.vocabulary import Ids
 
 Predictor: TypeAlias = Any
@@ -28,10 +29,14 @@ def with_columns(
     """
     vocabulary = predictor.users if entity == "user" else predictor.items
     columns = [name for name in columns_read(predictor, entity) if name in rows.column_names]
-    found = predictor.resolve(ids, entity=entity)
-    unseen_N = (found.index_N == vocabulary.feature.size).nonzero()[:, 0]
+    index_N, are_unseen_N = vocabulary.index(ids)
+    unseen_N = are_unseen_N.nonzero()[:, 0]
+    identities: dict[int, Identity] = {}
+    if predictor.store is not None and len(predictor.store):
+        named = predictor.cold_users.identities(entity, ids, are_unseen_N)
+        identities = predictor.observed(named)
     if not columns or not len(unseen_N):
-        return found, {}
+        return Resolved(index_N, identities=identities), {}
     given = rows.select(columns).take(pa.array(unseen_N.numpy())).to_pylist()
     read = []
     for place, cells in zip(unseen_N.tolist(), given, strict=True):
@@ -39,7 +44,6 @@ def with_columns(
             read.append(predictor.cold_users.read(entity, _cold(predictor, entity, cells)))
         except DataError as error:
             raise DataError(f"row {rows_before + place + 1}: {error}") from None
-    index_N = found.index_N
     index_N[unseen_N] = ~torch.arange(len(read))
     parts, unused = [parts for parts, _ in read], [unused for _, unused in read]
     unknown = {
@@ -47,7 +51,7 @@ def with_columns(
         "unknown_history": sum(bool(one.items) for one in unused),
     }
     counts = {name: count for name, count in unknown.items() if count}
-    return Resolved(index_N, parts, unused, found.identities), counts
+    return Resolved(index_N, parts, unused, identities), counts
 
 
 def columns_read(predictor: Predictor, entity: Entity) -> list[str]:

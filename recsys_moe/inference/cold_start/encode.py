@@ -132,18 +132,18 @@ class ColdStart:
         new = {row: one for row, one in enumerate(whom) if isinstance(one, ColdItem)}
         if not new:
             index_N, unseen_N = vocabulary.index(whom)
-            return Resolved(index_N, identities=self._unknown(entity, whom, unseen_N))
+            return Resolved(index_N, identities=self.identities(entity, whom, unseen_N))
         known = [row for row in range(len(whom)) if row not in new]
         index_N = torch.empty(len(whom), dtype=torch.long)
         index_N[[*new]] = ~torch.arange(len(new))
         index_N[known] = vocabulary.index([whom[row] for row in known])[0]
         read = [self.read(entity, cold) for cold in new.values()]
         parts, unused = [parts for parts, _ in read], [unused for _, unused in read]
-        identities = self._unknown(entity, whom, index_N == vocabulary.feature.size)
+        identities = self.identities(entity, whom, index_N == vocabulary.feature.size)
         identities |= {row: found for row, one in new.items() if (found := self._events(one))}
         return Resolved(index_N, parts, unused, identities)
 
-    def _unknown(self, entity: Entity, whom: Any, unseen_N: Tensor) -> dict[int, Identity]:
+    def identities(self, entity: Entity, whom: Any, unseen_N: Tensor) -> dict[int, Identity]:
         """Raw ids of unknown users, by row, for models that read events."""
         if self.events is None or entity == "item":
             return {}

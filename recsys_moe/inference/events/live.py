@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from recsys_moe import raw_ids
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.encode import ColdStart, Resolved
@@ -16,7 +15,7 @@ from recsys_moe.inference.events.observed import GivenEvent
 from recsys_moe.inference.events.reader import NO_EVENTS
 from recsys_moe.inference.events.states import States
 from recsys_moe.inference.events.store import EventStore, Observed
-from recsys_moe.inference.events.user_events import RowEvents, UserEvents
+from recsys_moe.inference.events.user_events import Identity, RowEvents, UserEvents
 from recsys_moe.inference.events.user_vectors import UserVectors
 from recsys_moe.inference.vocabulary import Vocabulary
 from recsys_moe.model.request import Moment
@@ -59,9 +58,11 @@ class LiveEvents:
             raise DataError(NO_EVENTS)
         return self._user_events.observe(reader.read(events, of_users=True))
 
-    def has_observed(self, user: str | int) -> bool:
-        """Is there an observed event of the user?"""
-        return self.store is not None and bool(self.store.of(str(raw_ids.of_value(user))).time)
+    def observed(self, raw_id: Mapping[int, Identity]) -> dict[int, Identity]:
+        """Of raw ids by row, those with an observed event: others need no window of their own."""
+        if self.store is None or not len(self.store):
+            return {}
+        return {row: one for row, one in raw_id.items() if self.store.of(str(one)).time}
 
     def _past(
         self, users: Resolved, given: RowEvents, time_B: Tensor | None, *, items: bool = False

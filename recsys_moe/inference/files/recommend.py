@@ -6,6 +6,7 @@ import csv
 import json
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
@@ -132,7 +133,8 @@ def _ranked(
         while piece := list(islice(ids, USERS_PER_PIECE)):
             resolved = predictor.resolve(piece)
             unseen = predictor.are_unseen_users(resolved)
-            parts = resolved.split(USERS_AT_ONCE)
+            named = predictor.observed(resolved.identities)
+            parts = replace(resolved, identities=named).split(USERS_AT_ONCE)
             lists = chain.from_iterable(pool.map(partial(predictor.recommend, **options), parts))
             users = map(predictor.users.plain, piece)
             yield [as_object(*row) for row in zip(users, unseen, lists, strict=True)]

@@ -9,9 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from recsys_moe.errors import DataError
+from recsys_moe.inference.cold_start.columns import with_columns
 from recsys_moe.inference.events.journal import LONGEST_LINE
 from recsys_moe.inference.files.events import observe_file
 from recsys_moe.inference.files.recommend import USERS_PER_PIECE
@@ -87,6 +89,16 @@ def test_files_of_users_and_of_pairs_read_them_too(
     assert scores == pytest.approx(wanted_N.tolist(), rel=1e-4)
     assert len({*scores}) == 3
     assert len(users) < USERS_PER_PIECE
+
+
+def test_only_users_with_events_are_told_apart_in_files(
+    sequence_run: Path, informed: Predictor
+) -> None:
+    """The others share one window of nothing, however many they are."""
+    rows = pa.table({"user": ["new", "nobody", KNOWN, "new"]})
+    for predictor, told in ((informed, {0: "new", 3: "new"}), (Predictor.load(sequence_run), {})):
+        resolved, _ = with_columns(predictor, "user", rows["user"], rows)
+        assert resolved.identities == told
 
 
 @pytest.mark.parametrize(
