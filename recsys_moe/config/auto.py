@@ -12,7 +12,7 @@ from typing import Any
 from recsys_moe.config.auto_order import order_rule
 from recsys_moe.config.auto_rules import INSTEAD, RULES, Choice, Facts
 from recsys_moe.config.diff import flat
-from recsys_moe.config.files import merge, merge_all, nested
+from recsys_moe.config.files import merge, merge_all, nested, router_section
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
@@ -27,7 +27,7 @@ def choices(schema: Schema, given: dict[str, Any]) -> list[Choice]:
 
     Raises ConfigError for an unknown router.
     """
-    plain = merge(given, nested("model.router", _router_of(given)))
+    plain = merge(given, nested("model.router", router_section(given)))
     found = {key: value for key, value in flat(plain) if value != AUTO or key not in KEYS}
     facts = Facts(schema, found)
     try:
@@ -55,7 +55,7 @@ def with_choices(
     missing = asked - {one.key for one in made}
     if missing:
         raise ConfigError(f"{min(missing)} has no automatic value with these settings; give one")
-    router = _router_of(raw)
+    router = router_section(raw)
     own = merge(raw, nested("model.router", router)) if router else raw
     return merge_all([own, *(nested(one.key, one.value) for one in made)]), made
 
@@ -69,11 +69,6 @@ def say(made: Sequence[Choice]) -> None:
         logger.info("settings follow the data; `recsys-moe config explain` lists all:")
     for one in told:
         logger.info("  %s", one)
-
-
-def _router_of(raw: dict[str, Any]) -> dict[str, Any]:
-    section = (raw.get("model") or {}).get("router") or {}
-    return {"name": section} if isinstance(section, str) else section
 
 
 TOLD = (
