@@ -26,6 +26,8 @@ UNITS = get_args(Unit)[1:]
 """Of times in numbers, each a thousandth of the one before."""
 LARGEST = {"s": 1e11, "ms": 1e14, "us": 1e17}
 """Below which a number is taken to be in that unit: the years 5138, and 1973 of the unit before."""
+PRESENT = ("now", "today")
+"""Words that pandas takes for a date, another one at each call."""
 _DAY_FIRST = re.compile(r"(\d{1,2})[./-](\d{1,2})[./-](\d{4})(?:[ T]+(\d{1,2})(:\S*))?")
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
@@ -114,7 +116,7 @@ def _of_numbers(raw: Any, asked: Unit) -> tuple[tuple[NDArray[Any], NDArray[Any]
         values = np.asarray(pc.fill_null(wide, 0))
         wrong = np.zeros(len(values), dtype=bool)
     else:
-        values, wrong = numbers(raw)
+        values, wrong = numbers(raw, {})
     known = np.isfinite(values)
     size = np.where(known, np.abs(values.astype(np.float64)), 0)
     units = _units(size, asked)
@@ -151,6 +153,7 @@ def _dates(text: Any, day_first: bool) -> Floats:
     cells = pd.Series(text.to_numpy(zero_copy_only=False), dtype=object).str.strip()
     if day_first:
         cells = cells.map(_as_iso)
+    cells = cells.where(~cells.str.lower().isin(PRESENT))
     dates = pd.to_datetime(cells, errors="coerce", utc=True, format="ISO8601")
     start = pd.Timestamp(0, tz="UTC").as_unit("s")  # one in ns could not meet the year 1
     since = (dates - start) / pd.Timedelta(seconds=1)

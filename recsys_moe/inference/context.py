@@ -225,7 +225,7 @@ def seconds_of(raw: Any) -> float:
         raw = raw.astype("M8[us]").item()
     try:
         return float(_column_of_times(pa.chunked_array([pa.array([raw])]), 0))
-    except (DataError, pa.ArrowException, OverflowError):
+    except (DataError, pa.ArrowException, OverflowError, UnicodeError):
         raise DataError(_no_time(raw)) from None
 
 

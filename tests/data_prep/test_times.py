@@ -140,6 +140,18 @@ def test_what_has_no_day_first_is_refused(cell: str, tmp_path: Path) -> None:
         prepare(["1/2/2024", cell, *["1/2/2024"] * 38], tmp_path, day_first=True)
 
 
+@pytest.mark.parametrize("cell", ["now", " Today ", "true"])
+def test_a_word_is_no_time(cell: str, tmp_path: Path) -> None:
+    """pandas takes some for the moment of the call."""
+    with pytest.raises(DataError, match="line 3: when must be seconds since 1970 or an ISO date"):
+        prepare(["2024-02-01", cell, *["2024-02-01"] * 38], tmp_path)
+
+
+def test_an_infinite_number_is_no_time(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="when must be seconds since 1970 or an ISO date, got inf"):
+        prepare([*[1.7e9] * 39, float("inf")], tmp_path, "x.parquet")
+
+
 def test_a_time_of_day_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="when must hold numbers, not time64"):
         prepare([pd.Timestamp(n, unit="s").time() for n in range(40)], tmp_path, "x.parquet")

@@ -199,6 +199,9 @@ def test_a_wrong_time_is_refused_with_its_row(timely: Path, timed_run: Path) -> 
     predictor = Predictor.load(timely)
     with pytest.raises(DataError, match="time must be .* of the years 1970 to 9999, got -5"):
         predictor.recommend(["u1"], context={"time": -5})
+    for no_time in ("now", "\ud800", 10**400, True, float("inf")):
+        with pytest.raises(DataError, match="time must be seconds since 1970"):
+            predictor.recommend(["u1"], context={"time": no_time})
     with pytest.raises(DataError, match="unknown context feature 'tme'; the model reads time"):
         predictor.recommend(["u1"], context={"tme": LATER})
     with pytest.raises(DataError, match="time must be seconds since 1970 .*got 'noon'"):
