@@ -28,6 +28,10 @@ def build_model(config: Config, schema: Schema, *, finished: bool = False) -> Re
     """
     settings, shape = config.model, model_shape(schema, finished)
     model = find_model(settings.name)(settings, shape)
+    if not hasattr(model, "hides_users"):
+        raise ConfigError(
+            f"model.name={settings.name}: __init__ must call super().__init__(config, shape)"
+        )
     # After all else: optimizers in checkpoints number the parameters.
     if settings.biases:
         constants = sum(label_constants(schema), [])

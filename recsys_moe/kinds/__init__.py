@@ -7,7 +7,6 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from recsys_moe.errors import ConfigError
 from recsys_moe.kinds.base import (
     AFTER_TRAINING,
     MOST_LEVELS,
@@ -73,11 +72,6 @@ def kind_of(task: TaskLike) -> Kind:
 def by_task(logits_BL: Tensor, kinds: Sequence[Kind]) -> list[Tensor]:
     """The logits of each task: (B,), or (B, outputs) with several outputs."""
     sizes = [kind.outputs for kind in kinds]
-    if logits_BL.shape[1] != sum(sizes):
-        raise ConfigError(
-            f"the model must give {sum(sizes)} logits for these tasks, got {logits_BL.shape[1]}; "
-            "a task with classes has one per class: ModelShape.num_logits"
-        )
     if max(sizes) == 1:
         return list(logits_BL.unbind(1))
     parts = zip(sizes, logits_BL.split(sizes, 1), strict=True)

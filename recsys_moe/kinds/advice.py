@@ -17,7 +17,7 @@ def of_numbers(label_N: Any) -> str:
     """`label_N`: (N,) float64, N > 0."""
     low, high = label_N.min(), label_N.max()
     if low == high:
-        return f"all labels are {low:g}: nothing to learn"
+        return f"all labels are {low:g} in float32: nothing to learn"
     if low == 0 and high == 1 and ((label_N == 0) | (label_N == 1)).all():
         return "labels are 0 and 1: use binary"
     skewness = skewness_of(label_N)

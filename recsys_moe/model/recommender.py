@@ -20,7 +20,7 @@ from recsys_moe.model.draws import Draws
 from recsys_moe.model.encoders.base import Encoders, Entity, with_oov_rows
 from recsys_moe.model.expert_shares import Explanation
 from recsys_moe.model.experts import Experts
-from recsys_moe.model.output import Output
+from recsys_moe.model.output import Output, checked
 from recsys_moe.model.ranker import Ranker
 from recsys_moe.model.request import Moment, Request, of_items
 from recsys_moe.model.settings import ModelConfig
@@ -99,8 +99,9 @@ class Recommender(nn.Module, ABC):
         """The output for each row of `request`."""
         user_BD, item_BD = self.encode_users(request), self.encode_items(request)
         moment, request = request.moment, self.known(request)
-        output = self.with_trend(self.score(user_BD, item_BD, request), user_BD, moment)
-        output = self.with_biases(output, request)
+        scored = self.score(user_BD, item_BD, request)
+        output = checked(scored, type(self).__name__, self.shape.num_logits)
+        output = self.with_biases(self.with_trend(output, user_BD, moment), request)
         return output._replace(aux={**output.aux, "users": user_BD})
 
     def encode_users(self, request: Request) -> Tensor:

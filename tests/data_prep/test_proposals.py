@@ -30,7 +30,7 @@ def said(tmp_path: Path, labels: Any, kind: str = "regression") -> list[str]:
         (lambda rng: np.where(rng.random(ROWS) < 0.1, 0, rng.lognormal(3, 1.5, ROWS)), "for 0"),
         (lambda rng: rng.geometric(0.3, ROWS) * rng.geometric(0.3, ROWS) - 1, "use count"),
         (lambda rng: rng.integers(0, 2, ROWS), "labels are 0 and 1: use binary"),
-        (lambda rng: np.full(ROWS, 7.5), "all labels are 7.5: nothing to learn"),
+        (lambda rng: np.full(ROWS, 7.5), "all labels are 7.5 in float32: nothing to learn"),
     ],
 )
 def test_heavy_tails_counts_and_flags_get_a_kind(tmp_path: Path, make: Any, end: str) -> None:

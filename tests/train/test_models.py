@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from examples.own_model_in_fit import Factors
-from recsys_moe import ColdUser, ModelConfig, ModelShape, Predictor, Recommender, Request
+from recsys_moe import ColdUser, ModelConfig, ModelShape, Output, Predictor, Recommender, Request
 from recsys_moe.artifact.graphs import Graph, export_graph
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.settings import Config, parse_config
@@ -215,3 +215,35 @@ def test_a_logit_of_the_two_towers_is_a_dot_product_of_each_task() -> None:
     users, items = tower(model.user_tower, user_BD), tower(model.item_tower, item_BD)
     expected = [(users[:, part] * items[:, part]).sum(-1) for part in (slice(3), slice(3, 6))]
     torch.testing.assert_close(model(request).logits_BT, torch.stack(expected, 1))
+
+
+class _Careless(Factors):
+    """Makes a common mistake."""
+
+    mistake = ""
+
+    def __init__(self, config: Any, shape: ModelShape) -> None:
+        if self.mistake == "init":
+            torch.nn.Module.__init__(self)
+        else:
+            super().__init__(config, shape)
+
+    def score(self, user_BD: Tensor, item_BD: Tensor, request: Request) -> Any:
+        output = super().score(user_BD, item_BD, request)
+        return {"tensor": output.logits_BT, "row": Output(output.logits_BT[:, 0])}[self.mistake]
+
+
+@pytest.mark.parametrize(
+    ("mistake", "message"),
+    [
+        ("init", r"__init__ must call super\(\).__init__\(config, shape\)"),
+        ("tensor", r"score of _Careless must return recsys_moe.Output\(logits\) .* got Tensor"),
+        ("row", r"2 columns, got Output\(logits of shape \(\d+,\)\)"),
+    ],
+)
+def test_the_common_mistakes_of_a_model_are_named(
+    mistake: str, message: str, featured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Careless, "mistake", mistake)
+    with pytest.raises(ConfigError, match=message):
+        fit(config(f"{__name__}:_Careless"), featured, tmp_path / "run")
