@@ -110,7 +110,7 @@ def lines_of(path: Path) -> Iterator[tuple[bytes, Event | None]]:
 
 
 def _line(event: Event) -> bytes:
-    cells = {name: value for name, value in vars(event).items() if value is not None}
+    cells = {name: value for name, value in event._asdict().items() if value is not None}
     return json.dumps(cells, allow_nan=False).encode() + b"\n"
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from recsys_moe import raw_ids
 from recsys_moe.errors import DataError, suggestion
@@ -15,10 +14,11 @@ LATEST = 253_402_300_799
 """The end of the year 9999; times in milliseconds lie behind it since 1978."""
 LONGEST_ID = 512
 """Characters of an id."""
+LARGEST = 2**63 - 1
+"""Whole numbers that need no further look at their text."""
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """What a user did with an item."""
 
     item: str | int
@@ -38,7 +38,8 @@ class Event:
 
 
 GivenEvent: TypeAlias = Event | Mapping[str, Any]
-NAMES = {field.name: None for field in fields(Event)}
+NAMES = dict.fromkeys(Event._fields)
+NUMBERS = int, float
 
 
 def read_events(given: Iterable[GivenEvent], *, of_users: bool) -> list[Event]:
@@ -59,31 +60,33 @@ def read_events(given: Iterable[GivenEvent], *, of_users: bool) -> list[Event]:
 
 def read_event(given: GivenEvent, *, of_users: bool) -> Event:
     """One event. Raises DataError."""
-    cells = vars(given) if isinstance(given, Event) else given
+    cells = given._asdict() if isinstance(given, Event) else given
     if type(cells) is not dict:
         cells = plain(cells)
     if not isinstance(cells, dict):
         raise DataError(f"an event must be an object of item and time, got {shown(given)}")
-    for name in cells:
-        if name not in NAMES:
-            hint = suggestion(str(name), NAMES)
-            raise DataError(f"an event has no {shown(name)}; {hint}")
+    if not cells.keys() <= NAMES.keys():
+        name = next(name for name in cells if name not in NAMES)
+        hint = suggestion(str(name), NAMES)
+        raise DataError(f"an event has no {shown(name)}; {hint}")
     user = cells.get("user")
     if of_users or user is not None:
         user = _id("user", user)
     if not of_users and user is not None:
         raise DataError(f"an event of a request belongs to its user; omit user {user}")
-    key = cells.get("id")
+    value, key = cells.get("value"), cells.get("id")
     return Event(
-        item=_id("item", cells.get("item")),
-        time=read_time(cells.get("time")),
-        value=_value(cells.get("value")),
-        user=user,
-        id=None if key is None else _id("id", key),
+        _id("item", cells.get("item")),
+        read_time(cells.get("time")),
+        None if value is None else _value(value),
+        user,
+        None if key is None else _id("id", key),
     )
 
 
 def _id(name: str, value: Any) -> str:
+    if type(value) is int and -LARGEST <= value <= LARGEST:
+        return str(value)
     text = raw_ids.of_value(plain(value))
     if text is None or len(text) > LONGEST_ID:
         rule = f"{name} must be text of 1 to {LONGEST_ID} characters or a whole number"
@@ -109,8 +112,8 @@ def _value(value: Any) -> float | None:
 
 
 def _number(value: Any) -> float | None:
-    found = plain(value)
-    if isinstance(found, bool) or not isinstance(found, int | float):
+    found = value if type(value) in NUMBERS else plain(value)
+    if isinstance(found, bool) or not isinstance(found, NUMBERS):
         return None
     try:
         number = float(found)

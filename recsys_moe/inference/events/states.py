@@ -8,12 +8,14 @@ Axes: M users, S slots, L events of a window, D width of a vector.
 
 from __future__ import annotations
 
+import math
 import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,7 +66,7 @@ class States:
         self._used = 0
         self._lock = threading.Lock()
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def vectors(self, histories: Sequence[History]) -> Tensor:
         """(M, D): what the encoder says after all events of each."""
         starts = range(0, len(histories), self.slots)
@@ -72,7 +74,7 @@ class States:
             parts = [self._vectors(histories[at : at + self.slots]) for at in starts]
         return torch.cat([self._table[0][:0], *parts])
 
-    @torch.no_grad()
+    @torch.inference_mode()
     def without_keeping(self, timelines: Sequence[Sequence[Entry]]) -> Tensor:
         """(M, D): the same of events, at least one each, whose state is not kept."""
         starts = range(0, len(timelines), WINDOWS_AT_ONCE)
@@ -80,13 +82,15 @@ class States:
         return torch.cat([self._read(part)[0] for part in parts])
 
     def _vectors(self, histories: Sequence[History]) -> Tensor:
-        order = sorted(range(len(histories)), key=lambda row: -len(histories[row].more))
-        ordered = [histories[row] for row in order]
-        slot_M = torch.tensor(self._slots(ordered))
-        last_MD, *state = (one.index_select(0, slot_M) for one in self._table)
-        if ordered[0].more:
-            last_MD = self._stepped(last_MD, state, [one.more for one in ordered])
-        return last_MD[torch.tensor(order).argsort(stable=True)]
+        slot_M = torch.tensor(self._slots(histories))
+        last_MD = self._table[0].index_select(0, slot_M)
+        rows = [row for row, one in enumerate(histories) if one.more]
+        if rows:
+            row_R = torch.tensor(rows)
+            state = tuple(one.index_select(0, slot_M[row_R]) for one in self._table[1:])
+            events = windows([histories[row].more for row in rows], self._model.num_items)
+            last_MD[row_R] = self._encoder.extend(self._items(events.item), events, state)
+        return last_MD
 
     def _slots(self, histories: Sequence[History]) -> list[int]:
         """Where the states before `more` lie; those that lack are computed."""
@@ -123,18 +127,6 @@ class States:
         last_MD, state = self._encoder.read(vector_MLD, events)
         return [last_MD, *state]
 
-    def _stepped(
-        self, last_MD: Tensor, state: Sequence[Tensor], more: Sequence[Sequence[Entry]]
-    ) -> Tensor:
-        """The vectors after further events, of which no row has fewer than the next one."""
-        events = windows(more, self._model.num_items)
-        vector_MLD, now = self._items(events.item), tuple(state)
-        for place in range(events.item.shape[1]):
-            rows = int((events.place > place).sum())
-            own = (one[:rows, place] for one in (vector_MLD, events.value, events.time))
-            last_MD[:rows], now = self._encoder.step(*own, tuple(one[:rows] for one in now))
-        return last_MD
-
     def _items(self, item_ML: Tensor) -> Tensor:
         return self._model.encode_items(of_items(item_ML.flatten())).unflatten(0, item_ML.shape)
 
@@ -151,11 +143,9 @@ def _untouched(rows: int, like: Tensor) -> Tensor:
 
 def windows(timelines: Sequence[Sequence[Entry]], unknown: int) -> Events:
     """A window and a row for each; `unknown`: the item of padding."""
-    count_M = torch.tensor([len(one) for one in timelines])
-    padding = Entry(0.0, unknown, float("nan"))
-    width = max(1, int(count_M.max()))
+    counts = [len(one) for one in timelines]
+    padding, width = Entry(0.0, unknown, math.nan), max(counts)
     padded = [[*one, *[padding] * (width - len(one))] for one in timelines]
-    item_ML = torch.tensor([[entry.item for entry in one] for one in padded])
-    value_ML = torch.tensor([[entry.value for entry in one] for one in padded])
-    time_ML = torch.tensor([[entry.time for entry in one] for one in padded], dtype=torch.float64)
-    return Events(item_ML, value_ML, time_ML, torch.arange(len(padded)), count_M)
+    time_ML, item_ML, value_ML = torch.from_numpy(np.array(padded, dtype=np.float64)).unbind(-1)
+    rows = torch.arange(len(counts)), torch.tensor(counts)
+    return Events(item_ML.long(), value_ML.float(), time_ML, *rows)

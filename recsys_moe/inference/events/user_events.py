@@ -159,7 +159,7 @@ class UserEvents:
         same_B = torch.zeros(rows, dtype=torch.long)
         if given is None or not len(given):
             return [[]], same_B
-        if isinstance(given, Mapping | str) or isinstance(given[0], Mapping | Event):
+        if isinstance(given, Mapping | Event | str) or isinstance(given[0], Mapping | Event):
             return [self._read(given)], same_B  # type: ignore[arg-type]
         if len(given) != rows:
             raise DataError(
@@ -198,6 +198,8 @@ class UserEvents:
         """The last own events of each window, without those that were observed before."""
         new = [
             [event for event in one.own[-self.length :] if not is_known(event, one.line)]
+            if one.line.time
+            else one.own[-self.length :]
             for one in asked
         ]
         flat = [event for own in new for event in own]
@@ -212,7 +214,7 @@ class UserEvents:
         """Events of raw items and ratings as the model reads them."""
         if not items:
             return []
-        index_N = self._items.index(items)[0].tolist()
+        index_N = self._items.places(items)
         columns = times, index_N, map(self._reader.standardised, values)
         return [Entry(*one) for one in zip(*columns, strict=True)]
 

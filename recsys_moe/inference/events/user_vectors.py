@@ -52,10 +52,11 @@ class UserVectors:
                 kept[row] = found
             else:
                 once[row] = found
-        rows, parts = [*kept, *once], [self._states.vectors([*kept.values()])]
+        vector_MD = self._states.vectors([*kept.values()])
         if once:
-            parts.append(self._states.without_keeping([*once.values()]))
-        return torch.cat(parts)[torch.tensor(rows).argsort(stable=True)[window_B]]
+            parts = vector_MD, self._states.without_keeping([*once.values()])
+            vector_MD = torch.cat(parts)[torch.tensor([*kept, *once]).argsort(stable=True)]
+        return vector_MD[window_B]
 
     def _history(self, asked: Asked, own: list[Entry]) -> History | Sequence[Entry]:
         """With stored events that its own follow; else all events."""

@@ -137,13 +137,32 @@ class EventSequence(Encoder):
         now: list[Tensor] = []
         parts: Any = self.blocks
         for block in parts:
-            size = len(block.mixer.start(0))
+            size = block.kept
             x_MD, own = block.step(x_MD, time_M, tuple(kept[:size]))
             now, kept = [*now, *own], kept[size:]
         off_M, one_M = self._off(item_MD, value_M), torch.ones_like(value_M)
         sum_M3 = sum_M3 + torch.stack([off_M, _rated(value_M), one_M], -1)
         out_MD = self.last_norm(x_MD) + self._so_far(*sum_M3.unbind(-1))
         return out_MD, (sum_M3, time_M, *now)
+
+    def extend(self, item_MLD: Tensor, events: Events, state: State) -> Tensor:
+        """(M, D): what is said after a few more events, at least one for each row of the state,
+        as after as many `step`s within 1e-5. Padding has no ratings."""
+        sum_M3, before_M, *kept = state
+        count_M = events.place
+        gap_ML = _days(events.time.diff(dim=1, prepend=before_M[:, None]))
+        gap_ML[:, 0] *= sum_M3[:, 2] > 0
+        x_MLD = self.first_norm(item_MLD + self._about(events.value, gap_ML))
+        parts: Any = self.blocks
+        for block in parts:
+            size = block.kept
+            mixed_MLD = block.mixer.extend(block.mixer_norm(x_MLD), events.time, tuple(kept[:size]))
+            if block is parts[-1]:
+                x_MLD, mixed_MLD = after(x_MLD, count_M), after(mixed_MLD, count_M)
+            x_MLD, kept = block.join(x_MLD, mixed_MLD), kept[size:]
+        off_ML, rated_ML = self._off(item_MLD, events.value), _rated(events.value)
+        sum_M3 = sum_M3 + torch.stack([off_ML.sum(1), rated_ML.sum(1), count_M], -1)
+        return self.last_norm(x_MLD) + self._so_far(*sum_M3.unbind(-1))
 
     def _entering(self, item_MLD: Tensor, events: Events) -> Tensor:
         gap_ML = F.pad(_days(events.time.diff(dim=1)), (1, 0))
@@ -178,21 +197,23 @@ class _Block(nn.Module):
     def __init__(self, mixer: Mixer, dim: int, dropout: Dropout) -> None:
         super().__init__()
         self.mixer, self.dropout = mixer, dropout
+        self.kept = len(mixer.start(0))
+        """Tensors of the mixer's state."""
         self.mixer_norm, self.ff_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
         self.wide, self.narrow = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
 
     def forward(self, x_MLD: Tensor, time_ML: Tensor) -> Tensor:
-        return self._with(x_MLD, self.mixer(self.mixer_norm(x_MLD), time_ML))
+        return self.join(x_MLD, self.mixer(self.mixer_norm(x_MLD), time_ML))
 
     def read(self, x_MLD: Tensor, time_ML: Tensor, count_M: Tensor) -> tuple[Tensor, State]:
         mixed_MLD, state = self.mixer.read(self.mixer_norm(x_MLD), time_ML, count_M)
-        return self._with(x_MLD, mixed_MLD), state
+        return self.join(x_MLD, mixed_MLD), state
 
     def step(self, x_MD: Tensor, time_M: Tensor, state: State) -> tuple[Tensor, State]:
         mixed_MD, state = self.mixer.step(self.mixer_norm(x_MD), time_M, state)
-        return self._with(x_MD, mixed_MD), state
+        return self.join(x_MD, mixed_MD), state
 
-    def _with(self, x: Tensor, mixed: Tensor) -> Tensor:
+    def join(self, x: Tensor, mixed: Tensor) -> Tensor:
         x = x + _dropped(self.dropout, mixed)
         hidden = F.gelu(self.wide(self.ff_norm(x)))
         return x + _dropped(self.dropout, self.narrow(hidden))

@@ -90,7 +90,7 @@ def test_a_new_user_has_the_list_of_the_events_alone(
     new = later[later["user"] == later["user"].value_counts().index[0]].assign(user=name)
     events = events_of(new[new["user"] == name])
     assert len(events) >= 3
-    bare = [replace(one, user=None) for one in events]
+    bare = [one._replace(user=None) for one in events]
     inline = scores(predictor, [name], events=bare)
     cold = scores(predictor, [ColdUser(events=bare)])
     before = scores(predictor, [name])
@@ -134,7 +134,7 @@ def test_events_of_a_request_join_those_that_are_stored(
 ) -> None:
     user = later[later["user"].isin(predictor.users.ids.to_pylist())]["user"].iloc[0]
     events = events_of(later[later["user"] == user])
-    bare = [replace(one, user=None) for one in events]
+    bare = [one._replace(user=None) for one in events]
     inline = scores(predictor, [user], events=bare)
     predictor.observe(events[:1])
     half = scores(predictor, [user], events=bare)  # the first one twice

@@ -78,3 +78,29 @@ def test_a_batch_of_no_rows_gives_every_weight_a_gradient_of_zero(mixer: str) ->
     for name, parameter in part.named_parameters():
         assert parameter.grad is not None, name
         assert not parameter.grad.any(), name
+
+
+@pytest.mark.parametrize("mixer", MIXERS)
+@settings(max_examples=20)
+@given(log=events(), split=st.integers(0, LENGTH - 1))
+def test_further_events_after_a_state_say_what_steps_say(
+    mixer: str, log: Events, split: int
+) -> None:
+    """Of windows with 1 event or more after the state, and padding without ratings."""
+    made, rows = encoder(mixer), log.item.shape[0]
+    item_MLD = torch.randn(ITEMS, DIM)[log.item]
+    count_M = torch.arange(rows) % (LENGTH - split) + 1
+    is_padding_ML = torch.arange(LENGTH - split) >= count_M[:, None]
+    value_ML = log.value[:, split:].masked_fill(is_padding_ML, torch.nan)
+    with torch.no_grad():
+        state = made.start(rows)
+        for place in range(split):
+            state = made.step(item_MLD[:, place], log.value[:, place], log.time[:, place], state)[1]
+        ends = log.item[:, split:], value_ML, log.time[:, split:], torch.arange(rows), count_M
+        found_MD = made.extend(item_MLD[:, split:], Events(*ends), state)
+        for place in range(split, split + int(count_M.max())):
+            out_MD, state = made.step(
+                item_MLD[:, place], log.value[:, place], log.time[:, place], state
+            )
+            ending_M = count_M == place - split + 1
+            torch.testing.assert_close(found_MD[ending_M], out_MD[ending_M], rtol=1e-5, atol=1e-5)

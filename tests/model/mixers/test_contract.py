@@ -169,3 +169,18 @@ def test_attention_is_exported_as_onnx() -> None:
     assert graph is not None
     found_MLD = graph(x_MLD[:2], time_ML[:2])[0]
     torch.testing.assert_close(found_MLD, made(x_MLD[:2], time_ML[:2]), rtol=1e-5, atol=1e-5)
+
+
+@NAMES
+@settings(max_examples=20)
+@given(**SHAPES, more=st.integers(1, 20))
+def test_further_events_after_a_state_have_what_forward_has(
+    name: str, windows: int, length: int, seed: int, more: int
+) -> None:
+    made, (x_MLD, time_ML) = mixer(name, seed), events(windows, length + more, seed)
+    with torch.no_grad():
+        whole_MLD = made(x_MLD, time_ML)
+        count_M = torch.full((windows,), length)
+        state = made.read(x_MLD[:, :length], time_ML[:, :length], count_M)[1]
+        found_MLD = made.extend(x_MLD[:, length:], time_ML[:, length:], state)
+    torch.testing.assert_close(found_MLD, whole_MLD[:, length:], rtol=1e-5, atol=1e-5)

@@ -41,7 +41,17 @@ class Mixer(nn.Module):
         """One more event: what `forward` has at its place (M, D), and the state after it."""
         raise NotImplementedError
 
+    def extend(self, x_MLD: Tensor, time_ML: Tensor, state: State) -> Tensor:
+        """(M, L, D): what `forward` has at the places of a few more events."""
+        found = []
+        for x_MD, time_M in zip(x_MLD.unbind(1), time_ML.unbind(1), strict=True):
+            out_MD, state = self.step(x_MD, time_M, state)
+            found.append(out_MD)
+        return torch.stack(found, 1)
+
 
 def after(x_ML: Tensor, count_M: Tensor) -> Tensor:
     """What stands at the last of `count_M` places of each window (M, L, ...)."""
-    return x_ML[torch.arange(len(count_M), device=count_M.device), count_M - 1]
+    windows, width = x_ML.shape[:2]
+    place_M = torch.arange(-1, windows * width - 1, width, device=count_M.device) + count_M
+    return x_ML.flatten(0, 1).index_select(0, place_M)

@@ -61,6 +61,14 @@ class Decay(Mixer):
         sum_MKE = torch.exp(-decay_MK)[..., None] * state[0] + entry_MKE
         return self._out(sum_MKE, gate_MKC), (sum_MKE, time_M)
 
+    def extend(self, x_MLD: Tensor, time_ML: Tensor, state: State) -> Tensor:
+        entry_MLKE, gate_MLKC = self._into(x_MLD)
+        gap_ML = time_ML.diff(dim=1, prepend=state[1][:, None])
+        factor_MLKE = torch.exp(-self._decay(gap_ML))[..., None]
+        first_MKE = torch.addcmul(entry_MLKE[:, 0], factor_MLKE[:, 0], state[0])
+        entry_MLKE = torch.cat([first_MKE[:, None], entry_MLKE[:, 1:]], 1)
+        return self._out(_run(entry_MLKE, factor_MLKE, 1), gate_MLKC)
+
     def _decay(self, gap: Tensor) -> Tensor:
         """Rate times distance (..., K) of events `gap` seconds (...) and one rank apart."""
         rank, time = self.log_rate_K.exp().chunk(2)

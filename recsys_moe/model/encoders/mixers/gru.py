@@ -21,16 +21,9 @@ class GRU(Mixer):
 
     def forward(self, x_MLD: Tensor, time_ML: Tensor) -> Tensor:
         if torch.compiler.is_exporting():  # torch's fixes the number of windows in the graph
-            return self._stepped(x_MLD, time_ML)
+            return self.extend(x_MLD, time_ML, self.start(x_MLD.shape[0]))
         output: Tensor = self.gru(x_MLD)[0]
         return output
-
-    def _stepped(self, x_MLD: Tensor, time_ML: Tensor) -> Tensor:
-        state, outputs = self.start(x_MLD.shape[0]), []
-        for x_MD, time_M in zip(x_MLD.unbind(1), time_ML.unbind(1), strict=True):
-            output_MD, state = self.step(x_MD, time_M, state)
-            outputs.append(output_MD)
-        return torch.stack(outputs, 1)
 
     def read(self, x_MLD: Tensor, time_ML: Tensor, count_M: Tensor) -> tuple[Tensor, State]:
         output_MLD = self(x_MLD, time_ML)
