@@ -23,7 +23,7 @@ from recsys_moe.model.penalties import check_names, penalty
 from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.base import AllSum
 from recsys_moe.routers.joint import check_alike, most_selected, route
-from recsys_moe.routers.replay import replayed, runs_again
+from recsys_moe.routers.replay import replayed
 from recsys_moe.seeds import stream_seed
 
 DENSE_FROM = 0.85
@@ -90,7 +90,7 @@ class MoE(nn.Module):
                 return sparse_modules(x_BD, weights_BTE, selected_BTE, self.experts), routings
             return dense_modules(x_BD, weights_BTE, self.experts), routings
         means, scale = self.output_means, self.experts.dropout.scale
-        counted = means if self.training and not runs_again() else None
+        counted = means if self.training else None
         if self._is_sparse(selected_BTE):
             on_outputs = None if counted is None else partial(counted.add_pairs, scale)
             mixed_BTH = sparse_experts(

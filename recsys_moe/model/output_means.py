@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.base import AllSum, full_precision, not_below_float32
+from recsys_moe.routers.replay import count_once
 
 
 class ExpertOutputMeans(nn.Module):
@@ -63,7 +64,7 @@ class ExpertOutputMeans(nn.Module):
 
     def _add(self, sum_EH: Tensor, count_E: Tensor) -> None:
         counted = torch.cat([sum_EH, count_E[:, None].to(sum_EH.dtype)], dim=1)
-        self._pending = counted if self._pending is None else self._pending + counted
+        self._pending = count_once(self._pending, counted)
 
     def on_step_end(self, all_sum: AllSum) -> None:
         """m_e <- momentum m_e + (1 - momentum) (mean of e's outputs since the last call)."""

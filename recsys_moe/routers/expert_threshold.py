@@ -19,7 +19,7 @@ from recsys_moe.routers.base import (
     Routing,
     gate_logits,
 )
-from recsys_moe.routers.replay import runs_again
+from recsys_moe.routers.replay import count_once
 from recsys_moe.routers.selection import largest_k, picks
 
 
@@ -76,9 +76,7 @@ class ExpertThresholdRouter(GatedRouter):
         if self.training and len(x_BD):
             own_E = cutoffs(logits_BE.detach(), self.config.k)
             threshold_E = torch.where(self.steps < self.config.warmup, own_E, threshold_E)
-            if not runs_again():
-                seen = torch.cat([own_E, own_E.new_ones(1)])
-                self._seen = seen if self._seen is None else self._seen + seen
+            self._seen = count_once(self._seen, torch.cat([own_E, own_E.new_ones(1)]))
         above_BE = logits_BE.detach() - threshold_E
         selected_BE = ~(above_BE < 0)  # and not >= 0, which would hide a NaN
         is_none_B1 = ~selected_BE.any(-1, keepdim=True)

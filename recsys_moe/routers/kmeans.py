@@ -20,7 +20,7 @@ from recsys_moe.routers.base import (
     Routing,
     full_precision,
 )
-from recsys_moe.routers.replay import runs_again
+from recsys_moe.routers.replay import count_once
 from recsys_moe.routers.selection import largest_k, unit_rows
 
 
@@ -61,10 +61,10 @@ class KMeansRouter(Router):
         with torch.autocast(x_BD.device.type, enabled=False):
             cosines_BE = unit_rows(x_BD) @ unit_rows(self.mean_ED.to(x_BD.dtype)).t()
             selected_BE = largest_k(cosines_BE, self.config.k)
-            if self.training and not runs_again():
+            if self.training:
                 chosen_EB = selected_BE.to(x_BD.dtype).t()
                 given = torch.cat([chosen_EB @ x_BD, chosen_EB.sum(1, keepdim=True)], dim=1)
-                self._given = given if self._given is None else self._given + given
+                self._given = count_once(self._given, given)
         shares_BE = 1 / self.config.k + 0 * cosines_BE  # NaN where x is, see `Routing`
         weights_BE = torch.where(selected_BE, shares_BE, torch.zeros_like(shares_BE))
         return Routing(weights_BE, selected_BE)

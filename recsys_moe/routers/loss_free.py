@@ -20,7 +20,7 @@ from recsys_moe.routers.base import (
     SparseGatedRouter,
     gate_logits,
 )
-from recsys_moe.routers.replay import runs_again
+from recsys_moe.routers.replay import count_once
 from recsys_moe.routers.selection import largest_k, softmax_over
 
 
@@ -65,9 +65,8 @@ class LossFreeRouter(SparseGatedRouter):
         log_scores_BE = F.logsigmoid(logits_BE)  # s may underflow to 0, and 0 / 0 is NaN
         scores_BE = logits_BE.detach().sigmoid()
         selected_BE = largest_k(scores_BE + self.balance_E, self.config.k)
-        if self.training and not runs_again():
-            load_E = selected_BE.sum(0)
-            self._load_E = load_E if self._load_E is None else self._load_E + load_E
+        if self.training:
+            self._load_E = count_once(self._load_E, selected_BE.sum(0))
         weights_BE = softmax_over(log_scores_BE, selected_BE)
         return Routing(weights_BE, selected_BE, log_scores_BE.softmax(-1), log_scores_BE)
 

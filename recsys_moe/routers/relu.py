@@ -21,7 +21,7 @@ from recsys_moe.routers.base import (
     Routing,
     gate_logits,
 )
-from recsys_moe.routers.replay import runs_again
+from recsys_moe.routers.replay import count_once
 
 FACTOR_RANGE = (1e-12, 1e6)
 """Range of the L1 factor: float32 holds it, and it needs few steps back from either end."""
@@ -80,7 +80,7 @@ class ReLURouter(GatedRouter):
         logits_BE = gate_logits(self.gate, x_BD)
         selected_BE = ~(logits_BE <= 0)  # and not > 0, which would hide a NaN
         weights_BE = logits_BE.relu()
-        if self.training and not runs_again():
+        if self.training:
             self._count(selected_BE)
         return Routing(weights_BE, selected_BE, losses={"l1": self._l1(weights_BE, selected_BE)})
 
@@ -93,7 +93,7 @@ class ReLURouter(GatedRouter):
     def _count(self, selected_BE: Tensor) -> None:
         pairs = selected_BE.sum()
         counted = torch.stack([pairs, torch.full_like(pairs, len(selected_BE))])
-        self._counted = counted if self._counted is None else self._counted + counted
+        self._counted = count_once(self._counted, counted)
 
     def _l1(self, weights_BE: Tensor, selected_BE: Tensor) -> Tensor:
         """() from the mean weight of each expert."""

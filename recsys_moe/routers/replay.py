@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 
 Noted = TypeVar("Noted")
 
@@ -48,13 +49,23 @@ def replayed(key: object, now: Callable[[], Noted]) -> Noted | None:
     return found
 
 
-def runs_again() -> bool:
-    """Whether this is the second run of a segment, in which nothing must be counted twice."""
-    return _may_be_checkpointed() and any(s.run is not None for s in _segments())
+def count_once(total: Tensor | None, more: Tensor) -> Tensor | None:
+    """`total` and `more`, or in a second run `total`, so that nothing is counted twice.
+
+    Both runs add: selective checkpointing tells operations by how often each ran before.
+    """
+    added = more + (0 if total is None else total)
+    return total if _runs_again() else added
 
 
 def _next_note(key: object, segment: Segment) -> Any:
-    log = vars(segment.owner).get(LOG, {})
+    log = vars(segment.owner).get(LOG)
+    if log is None:
+        raise RuntimeError(
+            "a layer in training mode must be checkpointed by checkpoint or checkpoint_sequential "
+            "of torch.utils.checkpoint, or a wrapper that calls them, got another, whose first run "
+            "cannot be followed; use one of them"
+        )
     position = log.get((key, segment.run), 0)
     log[key, segment.run] = position + 1
     notes = log.get(key, [])
@@ -64,6 +75,10 @@ def _next_note(key: object, segment: Segment) -> Any:
             f"the {len(notes)} of its first run; make its function do the same in both runs"
         )
     return notes[position]
+
+
+def _runs_again() -> bool:
+    return _may_be_checkpointed() and any(s.run is not None for s in _segments())
 
 
 def _may_be_checkpointed() -> bool:
@@ -85,26 +100,27 @@ def _segments() -> Iterator[Segment]:
         return
     frame = sys._getframe(1)
     while frame is not None:
-        code = frame.f_code
-        if code.co_filename == module.__file__ and code.co_name in _READERS:
-            segment = _READERS[code.co_name](frame.f_locals)
-            if segment is not None:
-                yield segment
+        if frame.f_code.co_filename == module.__file__:
+            yield from _segments_of(frame.f_code.co_name, frame.f_locals)
         frame = frame.f_back  # type: ignore[assignment]
 
 
-def _without_reentrance(names: Mapping[str, Any]) -> Segment | None:
-    generator = names.get("gen")  # None with use_reentrant=True
-    return generator and Segment(generator.gi_frame.f_locals["new_frame"], None)
+def _segments_of(function: str, names: Mapping[str, Any]) -> list[Segment]:
+    """That which a function of torch.utils.checkpoint runs, if any; `names`: its variables."""
+    return [
+        reader(names)
+        for (reads, variable), reader in _READERS.items()
+        if reads == function and variable in names
+    ]
 
 
-_READERS: dict[str, Callable[[Mapping[str, Any]], Segment | None]] = {
-    "forward": lambda names: Segment(names["ctx"], None),
-    "backward": lambda names: Segment(names["ctx"], torch._C._current_graph_task_id()),
-    "checkpoint": _without_reentrance,
-    "unpack_hook": lambda names: Segment(names["frame"], names["gid"]),
+_READERS: dict[tuple[str, str], Callable[[Mapping[str, Any]], Segment]] = {
+    ("forward", "ctx"): lambda names: Segment(names["ctx"], None),
+    ("backward", "ctx"): lambda names: Segment(names["ctx"], torch._C._current_graph_task_id()),
+    ("checkpoint", "gen"): lambda names: Segment(names["gen"].gi_frame.f_locals["new_frame"], None),
+    ("unpack_hook", "frame"): lambda names: Segment(names["frame"], names["gid"]),
 }
-"""By the name of a function of torch.utils.checkpoint: the segment it runs."""
+"""By the name of a function, and a variable that others of that name do not have: what it runs."""
 
 
 def refuse_unknown_reruns() -> None:
@@ -112,6 +128,6 @@ def refuse_unknown_reruns() -> None:
     if _is_backward():
         raise RuntimeError(
             "a layer must be in evaluation mode inside a backward pass, got training mode: its "
-            "draws would not be those of the forward pass; use torch.utils.checkpoint.checkpoint, "
-            "whose second run it follows, or layer.eval()"
+            "draws would not be those of the forward pass; use checkpoint or checkpoint_sequential "
+            "of torch.utils.checkpoint, whose second run it follows, or layer.eval()"
         )

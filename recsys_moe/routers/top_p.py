@@ -18,7 +18,7 @@ from recsys_moe.routers.base import (
     Routing,
     gate_logits,
 )
-from recsys_moe.routers.replay import runs_again
+from recsys_moe.routers.replay import count_once
 from recsys_moe.routers.selection import descending_order, softmax_over
 
 P_RANGE = (1e-3, 1.0)
@@ -77,10 +77,10 @@ class TopPRouter(GatedRouter):
             logits_BE = self.scale * standardised(logits_BE)
         probs_BE = logits_BE.softmax(-1)
         selected_BE = fewest_reaching(probs_BE.detach(), self.p)
-        if self.training and not runs_again():
+        if self.training:
             pairs = selected_BE.sum()
             counted = torch.stack([pairs, torch.full_like(pairs, len(selected_BE))])
-            self._counted = counted if self._counted is None else self._counted + counted
+            self._counted = count_once(self._counted, counted)
         return Routing(softmax_over(logits_BE, selected_BE), selected_BE, probs_BE, logits_BE)
 
     def on_step_end(self, all_sum: AllSum) -> None:

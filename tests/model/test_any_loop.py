@@ -1,7 +1,8 @@
 """One contract for the layer in loops of others, for every router of the table.
 
-16 bits, torch.utils.checkpoint, batches without rows, copies, pickles, weights of another k, and
-functional_call. Axes: B batch, T tasks, E experts, D input width, H expert width.
+16 bits, batches without rows, copies, pickles, weights of another k, and functional_call; for
+torch.utils.checkpoint see test_checkpointing.py. Axes: B batch, T tasks, E experts, D input width,
+H expert width.
 """
 
 from __future__ import annotations
@@ -14,22 +15,18 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.func import functional_call
-from torch.utils.checkpoint import checkpoint
 
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE
 from recsys_moe.model.penalties import PENALTIES
 from recsys_moe.routers import ROUTERS, router
-from recsys_moe.routers import replay as replay_module
 
 B, D, E, H, TASKS = 24, 6, 4, 5, 2
 NAMES = sorted(ROUTERS)
 WITH_K = [name for name in NAMES if "k" in ROUTERS[name].Config.model_fields]
 USER_B = torch.arange(B)
-Forward = Callable[[Tensor, Tensor], Tensor]
-Segment = Callable[[Forward, Tensor], Tensor]
 
 
 @pytest.fixture(params=NAMES)
@@ -47,116 +44,6 @@ def layer_of(name: str, seed: int | None = 3, **settings: Any) -> MoE:
 
 def rows(count: int = B) -> Tensor:
     return torch.randn(count, D, generator=torch.Generator().manual_seed(1))
-
-
-def again(reentrant: bool) -> Segment:
-    return lambda forward, x_BD: checkpoint(forward, x_BD, USER_B, use_reentrant=reentrant)  # type: ignore[no-any-return]
-
-
-def once(forward: Forward, x_BD: Tensor) -> Tensor:
-    return forward(x_BD, USER_B)
-
-
-def trained(layer: MoE, segment: Segment, *, steps: int = 3) -> list[Tensor]:
-    """Losses and gradients of some steps. A step has two segments with the same input, each with
-    a dropout of torch's, the layer, and the layer again."""
-    inner, found, drop = nn.Linear(D, D), [], nn.Dropout(0.3)
-    back = nn.Linear(H, D)
-
-    def forward(x_BD: Tensor, user_B: Tensor) -> Tensor:
-        hidden_BD = drop(inner(x_BD))
-        for _ in range(2):
-            mixed_BTH, routings = layer(hidden_BD, user_B)
-            hidden_BD = drop(back(mixed_BTH.sum(1)))
-        aux: Tensor = layer.auxiliary_loss(routings, importance=0.1)
-        return hidden_BD.square().mean() + aux
-
-    for _ in range(steps):
-        x_BD = rows().requires_grad_()
-        losses = [segment(forward, x_BD) for _ in range(2)]
-        (losses[0] + 2 * losses[1]).backward()
-        layer.on_step_end()
-        weights = [x_BD, *inner.parameters(), *back.parameters(), *layer.parameters()]
-        found += [loss.detach() for loss in losses]
-        found += [torch.zeros(()) if w.grad is None else w.grad.clone() for w in weights]
-    return [*found, *layer.buffers()]
-
-
-@pytest.mark.parametrize("seed", [3, None])
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_checkpointing_changes_no_gradient(name: str, reentrant: bool, seed: int | None) -> None:
-    """And no loss, no draw after it, and no count."""
-    plain = trained(layer_of(name, seed), once)
-    for wanted, found in zip(plain, trained(layer_of(name, seed), again(reentrant)), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)  # sums in another order
-
-
-@pytest.mark.parametrize("outer", [True, False])
-@pytest.mark.parametrize("inner", [True, False])
-def test_checkpoints_inside_checkpoints_change_no_gradient(outer: bool, inner: bool) -> None:
-    def nested(forward: Forward, x_BD: Tensor) -> Tensor:
-        whole: Segment = again(outer)
-        return whole(lambda x_BD, user_B: again(inner)(forward, x_BD), x_BD)
-
-    plain = trained(layer_of("moesart"), once)
-    for wanted, found in zip(plain, trained(layer_of("moesart"), nested), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)  # sums in another order
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_a_second_backward_replays_again(reentrant: bool) -> None:
-    def gradients(segment: Segment) -> list[Tensor]:
-        layer, x_BD = layer_of("moesart"), rows().requires_grad_()
-        loss = segment(lambda x_BD, user_B: layer(x_BD, user_B)[0].square().mean(), x_BD)
-        loss.backward(retain_graph=True)
-        loss.backward()
-        assert x_BD.grad is not None
-        return [x_BD.grad, *(p.grad for p in layer.parameters() if p.grad is not None)]
-
-    for wanted, found in zip(gradients(once), gradients(again(reentrant)), strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-6)  # sums in another order
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_a_state_that_moved_before_backward_is_refused(reentrant: bool) -> None:
-    layer, x_BD = layer_of("loss_free"), rows().requires_grad_()
-    loss = again(reentrant)(lambda x_BD, user_B: layer(x_BD, user_B)[0].sum(), x_BD)
-    layer.on_step_end()
-    with pytest.raises(RuntimeError, match=r"on_step_end must be called after backward .*; move"):
-        loss.backward()
-
-
-def test_a_second_run_by_others_is_refused() -> None:
-    """Whose first run nobody noted: here a hook, elsewhere another checkpointing library."""
-    layer, x_BD = layer_of("moesart"), rows().requires_grad_()
-    x_BD.register_hook(lambda grad: layer(rows(), USER_B)[0].sum() + grad)
-    with pytest.raises(RuntimeError, match=r"evaluation mode inside a backward .*layer\.eval\(\)"):
-        x_BD.sum().backward()
-    layer.eval()
-    x_BD.sum().backward()
-
-
-def test_a_second_run_that_draws_more_is_refused() -> None:
-    layer, x_BD, runs = layer_of("moesart"), rows().requires_grad_(), []
-
-    def forward(x_BD: Tensor, user_B: Tensor) -> Tensor:
-        runs.append(1)
-        for _ in range(len(runs)):
-            mixed: Tensor = layer(x_BD, user_B)[0]
-        return mixed.sum()
-
-    loss = again(True)(forward, x_BD)
-    with pytest.raises(RuntimeError, match=r"must draw as often .* more than the 1 of its first"):
-        loss.backward()
-
-
-def test_the_functions_that_are_read_are_those_of_torch() -> None:
-    """Where torch renames one, the tests above fail; this one says which."""
-    with open(torch.utils.checkpoint.__file__) as file:
-        source = file.read()
-    for reader in replay_module._READERS:
-        assert f"def {reader}(" in source
-    assert "new_frame = " in source and "gen = " in source and "gid" in source
 
 
 @pytest.mark.parametrize("training", [True, False])
@@ -216,17 +103,32 @@ def assert_alike(first: Sequence[Tensor], second: Sequence[Tensor]) -> None:
         torch.testing.assert_close(found, wanted, rtol=0, atol=0)
 
 
+def memory(layer: MoE) -> set[int]:
+    """Addresses of all tensors that the layer holds, counts that are no buffers among them."""
+    held = [vars(module) for module in layer.modules()]
+    held += [part for own in held for part in (own["_parameters"], own["_buffers"])]
+    tensors = [value for part in held for value in part.values() if isinstance(value, Tensor)]
+    return {tensor.data_ptr() for tensor in tensors if tensor.numel()}
+
+
 @pytest.mark.parametrize("duplicate", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
 def test_copies_decide_alike_and_share_nothing(name: str, duplicate: Callable[[MoE], MoE]) -> None:
-    layer = layer_of(name)
-    trained(layer, once, steps=1)  # what a step leaves behind must be copied as well
-    layer(rows(), USER_B)
+    layer, twin = layer_of(name), layer_of(name)
+    for one in (layer, twin):  # what a step leaves behind must be copied as well
+        one(rows(), USER_B)
+        one.on_step_end()
+        one(rows(), USER_B)
     copied = duplicate(layer)
-    assert_alike(decisions(layer), decisions(copied))
-    with torch.no_grad():
-        for parameter in copied.parameters():
-            parameter.zero_()
-    assert layer.experts.kernel_EDH.abs().sum() > 0
+    assert memory(layer) and not memory(layer) & memory(copied)
+    for _ in range(3):
+        copied(-rows(), USER_B)
+    assert_alike([twin(rows(), USER_B)[0]], [layer(rows(), USER_B)[0]])  # draws are their own
+    wanted = decisions(twin)
+    assert_alike(wanted, decisions(copied))
+    assert_alike(wanted, decisions(layer))
+    for one in (layer, twin):
+        one.on_step_end()
+    assert_alike([*twin.buffers()], [*layer.buffers()])  # and so are counts
 
 
 def _of_all(layers: dict[str, MoE]) -> dict[str, list[Tensor]]:
