@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from recsys_moe.config.command_line import Sections
 from recsys_moe.config.files import (
     model_name,
     named_section,
@@ -142,13 +143,27 @@ def parse_config(raw: dict[str, Any]) -> Config:
         raise ConfigError(answer(error, Config, _chosen_sections(raw))) from None
 
 
-def as_config(given: Config | dict[str, Any] | str | Path | None) -> Config:
-    """A configuration from its sections, or from a file or the name of a shipped one; None: the
-    defaults. Raises ConfigError."""
+def as_config(given: Any) -> Config:
+    """A configuration from what `unvalidated` takes. Raises ConfigError."""
+    found = unvalidated(given)
+    return found if isinstance(found, Config) else parse_config(found)
+
+
+def unvalidated(given: Any, *, warn: bool = False) -> Config | dict[str, Any]:
+    """The Config that is given, or its sections, also from a file or the name of a shipped
+    configuration; None: no sections. Raises ConfigError. `warn`: about old names in a file.
+    """
     if isinstance(given, Config):
         return given
-    return parse_config(
-        read_config_file(str(given)) if isinstance(given, str | Path) else given or {}
+    if isinstance(given, Sections):
+        return given.as_mapping()
+    if given is None or isinstance(given, Mapping):
+        return dict(given or {})
+    if isinstance(given, str | os.PathLike):
+        return read_config_file(os.fspath(given), warn=warn)
+    raise ConfigError(
+        "config must be sections of settings, the name of a shipped configuration or a file, "
+        f"got {type(given).__name__}; e.g. {{'trainer': {{'batch_size': 512}}}}"
     )
 
 

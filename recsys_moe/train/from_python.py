@@ -9,8 +9,7 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
-from recsys_moe.config.files import read_config_file
-from recsys_moe.config.settings import Config
+from recsys_moe.config.settings import Config, unvalidated
 from recsys_moe.errors import ConfigError, UserError
 from recsys_moe.frames import is_frame
 from recsys_moe.train import fit as training
@@ -56,7 +55,7 @@ def fit(
     with printed_lines():
         folders = _folder("data", data), _folder("out", out)
         try:
-            return training.fit(_settings(config), *folders, **how)
+            return training.fit(unvalidated(config, warn=True), *folders, **how)
         except UserError as error:
             error.args = (_in_python(str(error)),)
             raise
@@ -69,17 +68,6 @@ def _in_python(message: str) -> str:
     for name in signature(fit).parameters:
         message = message.replace(f"--{name.replace('_', '-')}", name)
     return message
-
-
-def _settings(given: Any) -> Config | dict[str, Any]:
-    if given is None or isinstance(given, Config | Mapping):
-        return given if isinstance(given, Config) else dict(given or {})
-    if isinstance(given, str | os.PathLike):
-        return read_config_file(os.fspath(given), warn=True)
-    raise ConfigError(
-        "config must be sections of settings, the name of a shipped configuration or a file, "
-        f"got {type(given).__name__}"
-    )
 
 
 def _folder(name: str, given: Any) -> Path:

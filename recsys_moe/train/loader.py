@@ -9,6 +9,7 @@ from typing import Any
 
 import lightning
 
+from recsys_moe.config.command_line import Sections
 from recsys_moe.config.diff import differences, shown
 from recsys_moe.config.encoders import chosen_context, chosen_features, numbers_a_row
 from recsys_moe.config.past import Past
@@ -34,7 +35,7 @@ class RecDataModule(lightning.LightningDataModule):
     def __init__(
         self,
         folder: str | Path,
-        config: Config | dict[str, Any] | str | Path | None = None,
+        config: Sections | Config | dict[str, Any] | str | Path | None = None,
         *,
         predict_split: str = "test",
     ) -> None:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.config.build import build_weighting, training_loss_weights
+from recsys_moe.config.command_line import Sections
 from recsys_moe.config.settings import Config, as_config
 from recsys_moe.data.rows import Batch
 from recsys_moe.model.output import Output
@@ -41,7 +42,7 @@ class RecModule(EvaluationSteps):
 
     def __init__(
         self,
-        config: Config | dict[str, Any] | str | Path | None = None,
+        config: Sections | Config | dict[str, Any] | str | Path | None = None,
         schema_json: str | None = None,
     ) -> None:
         """`config`: its sections, the path of a file, or the name of a shipped configuration.

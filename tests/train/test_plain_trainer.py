@@ -182,6 +182,12 @@ def test_a_module_needs_its_data_module(featured: Path, tmp_path: Path) -> None:
         trainer.fit(RecModule(BASE), data.train_batches(0), data.val_batches())
 
 
+def test_a_configuration_that_is_none_is_refused(featured: Path) -> None:
+    for made in (lambda: RecModule(5), lambda: RecDataModule(featured, 5)):  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match=r"sections of settings, .*got int; e.g. {'trainer'"):
+            made()
+
+
 def test_a_data_module_with_another_configuration_is_refused(
     featured: Path, tmp_path: Path
 ) -> None:
