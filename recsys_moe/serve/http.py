@@ -14,7 +14,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TypeVar
 
 from fastapi import Request, Response
@@ -23,10 +23,10 @@ from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.serve.metrics import Metrics
-from recsys_moe.serve.request_types import RULE
-from recsys_moe.serve.schemas import ErrorReply
+from recsys_moe.serve.request_types import RULE, NewItem, NewUser, OwnEvent, UserEvent
+from recsys_moe.serve.schemas import ErrorReply, EventsRequest
 
 logger = logging.getLogger("recsys_moe")
 Body = TypeVar("Body", bound=BaseModel)
@@ -75,7 +75,7 @@ async def read(request: Request, body: type[Body], max_body: int) -> Body:
     try:
         return body.model_validate_json(raw)
     except ValidationError as error:
-        raise _invalid(error) from None
+        raise _invalid(error, body) from None
 
 
 def _check_headers(request: Request, max_body: int) -> None:
@@ -107,24 +107,41 @@ def _too_large(max_body: int) -> HTTPException:
     return refuse(413, f"the body must be at most {max_body} bytes; send several requests")
 
 
-def _invalid(error: ValidationError) -> HTTPException:
+def _invalid(error: ValidationError, body: type[BaseModel]) -> HTTPException:
     """422 with the first few faults, or 400 for invalid JSON."""
     faults = error.errors(include_url=False, include_context=False)
     if faults[0]["type"] == "json_invalid":
         return refuse(400, faults[0]["msg"])
-    places: dict[str, list[str]] = {}
+    places: dict[str, list[ErrorDetails]] = {}
     for fault in faults:
-        places.setdefault(_place(fault["loc"]), []).append(_words(fault))
-    texts = [f"{place}: {' or '.join(messages)}" for place, messages in places.items()]
-    more = f" (and {len(texts) - SHOWN} more)" if len(texts) > SHOWN else ""
-    return refuse(422, "; ".join(texts[:SHOWN]) + more)
+        places.setdefault(_place(fault["loc"]), []).append(fault)
+    texts = [
+        f"{place}: {' or '.join(_words(one, body) for one in some[:SHOWN])}"
+        for place, some in islice(places.items(), SHOWN)
+    ]
+    more = f" (and {len(places) - SHOWN} more)" if len(places) > SHOWN else ""
+    return refuse(422, "; ".join(texts) + more)
 
 
-def _words(fault: ErrorDetails) -> str:
+def _words(fault: ErrorDetails, body: type[BaseModel]) -> str:
     text = fault["msg"].removeprefix("Value error, ")
-    if fault["type"] != RULE:
+    if fault["type"] not in (RULE, "missing", "extra_forbidden"):
         return text
-    return f"{text}, got {json.dumps(fault['input'], default=repr)[:80]}"
+    got = json.dumps(fault["input"], default=repr)[:80]
+    name = str(fault["loc"][-1])[:80] if fault["loc"] else "body"
+    if fault["type"] == "missing":
+        return f"field {name!r} must be given, got {got}; add it"
+    if fault["type"] == "extra_forbidden":
+        hint = suggestion(name, _owner(fault["loc"], body).model_fields)
+        return f"there is no field {name!r}, got {got}; {hint}"
+    return f"{text}, got {got}"
+
+
+def _owner(location: Sequence[int | str], body: type[BaseModel]) -> type[BaseModel]:
+    """The object at whose field a fault is."""
+    if "events" in location[:-1]:
+        return UserEvent if issubclass(body, EventsRequest) else OwnEvent
+    return body if len(location) == 1 else NewUser if location[0] == "users" else NewItem
 
 
 def _place(location: Sequence[int | str]) -> str:

@@ -10,8 +10,10 @@ import pyarrow as pa
 import recsys_moe
 from recsys_moe.artifact.idle import IDLE_WORDS, idle_experts, spared_experts
 from recsys_moe.artifact.model_folder import Artifact
+from recsys_moe.config.encoders import TIME_FEATURE as TIME
 from recsys_moe.inference.attribution.expert_profiles import Trait
 from recsys_moe.inference.cold_start.features import FeatureReader
+from recsys_moe.inference.context import ContextReader
 from recsys_moe.inference.ranking.item_filters import filter_columns
 from recsys_moe.inference.ranking.item_values import KEPT, ItemColumn
 from recsys_moe.kinds import KINDS
@@ -86,7 +88,8 @@ class ModelReply(Reply):
     user_features: list[KnownFeature]
     """Features that a new user may have."""
     context_features: list[KnownFeature]
-    """Features that the `context` of a request may have."""
+    """Features that the `context` of a request may have; `time`, of kind `time`, of a model that
+    reads when a request is."""
     knows_histories: bool
     """Can a new user have a `history`?"""
     knows_events: bool
@@ -119,7 +122,7 @@ def describe(loaded: Loaded, limits: Limits) -> ModelReply:
         idle_rule=IDLE_WORDS,
         rows_are_independent=predictor.rows_are_independent,
         user_features=_features(predictor.cold_users.readers["user"]),
-        context_features=_features(predictor.context),
+        context_features=_context(predictor.context),
         knows_histories=artifact.config.model.item_bag != "none",
         knows_events=predictor.store is not None,
         no_attributions=predictor.no_attributions,
@@ -136,6 +139,11 @@ def _features(reader: FeatureReader) -> list[KnownFeature]:
         few = values if len(values) <= KEPT else []
         found.append(KnownFeature(name=name, kind=reader.kinds[name], values=few))
     return found
+
+
+def _context(reader: ContextReader) -> list[KnownFeature]:
+    times = [KnownFeature(name=TIME, kind=TIME, values=[])] if reader.reads_time else []
+    return [*_features(reader), *times]
 
 
 def _loads(card: dict[str, Any]) -> dict[str, list[float]]:

@@ -236,13 +236,19 @@ def plain_events(events: Iterable[OwnEvent]) -> list[GivenEvent]:
     return [vars(one) for one in events]
 
 
-def events_by_row(given: OwnEvents, rows: int) -> list[list[GivenEvent]]:
-    """A list of each row, the same one where they have one. Raises DataError."""
+def events_of(given: OwnEvents, rows: int) -> list[Any]:
+    """For the predictor: one list of all rows, or a list of each. Raises DataError."""
     if not given or isinstance(given[0], OwnEvent):
-        return [plain_events(given)] * rows  # type: ignore[arg-type]
+        return plain_events(given)  # type: ignore[arg-type]
     if len(given) != rows:
         raise DataError(f"events must be of all rows or a list per row ({rows}), got {len(given)}")
     return [plain_events(one) for one in given]
+
+
+def events_by_row(given: OwnEvents, rows: int) -> list[list[GivenEvent]]:
+    """A list of each row, the same one where they have one. Raises DataError."""
+    found = events_of(given, rows)
+    return found if found and isinstance(found[0], list) else [found] * rows
 
 
 def shown(one: User | NamedItem) -> int | str | None:

@@ -19,7 +19,14 @@ from recsys_moe.model.expert_shares import ExpertShare
 from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Loaded
-from recsys_moe.serve.request_types import events_by_row, exact, plain_events, shown, whom
+from recsys_moe.serve.request_types import (
+    events_by_row,
+    events_of,
+    exact,
+    plain_events,
+    shown,
+    whom,
+)
 
 
 class Scoring:
@@ -42,7 +49,8 @@ class Scoring:
         context = predictor.context.read_all([(one.context, one.rows) for one in requests])
         events = None
         if any(one.events for one in requests):
-            lists = (events_by_row(one.events, one.rows) for one in requests)
+            read = events_of if len(requests) == 1 else events_by_row  # errors name its places
+            lists = (read(one.events, one.rows) for one in requests)
             events = [*chain.from_iterable(lists)]
         scores = predictor.score(users, items, context=context, events=events)
         unused = [*_unused_of_pairs(users, "user"), *_unused_of_pairs(items, "item")]
@@ -57,7 +65,7 @@ class Scoring:
             users,
             request.k,
             context=context,
-            events=events_by_row(request.events, request.rows) if request.events else None,
+            events=events_of(request.events, request.rows) if request.events else None,
             exclude_seen=request.exclude_seen,
             candidates=request.candidates,
             where=request.where,
@@ -83,7 +91,7 @@ class Scoring:
         users = predictor.resolve(whom(request.users))
         items = predictor.resolve(whom(request.items), entity="item")
         context = predictor.context.read_rows(request.context, request.rows)
-        events = events_by_row(request.events, request.rows) if request.events else None
+        events = events_of(request.events, request.rows) if request.events else None
         asked: dict[str, Any] = {"context": context, "events": events}
         scores = predictor.score(users, items, calibrate=False, **asked)
         unseen_user, unseen_item = self._unseen(scores)

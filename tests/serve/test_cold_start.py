@@ -112,7 +112,7 @@ def test_new_items_are_scored_and_explained(featured_caller: Caller, predictor: 
     [
         ({"k": 3}, "users ... features, history or events"),
         ({"users": [{"features": {"age": "old"}}]}, "'age' ... got 'old'"),
-        ({"users": [{"age": 3}]}, "users[0]: Extra inputs are not permitted"),
+        ({"users": [{"age": 3}]}, "users[0]: there is no field 'age', got 3; known: "),
         (
             {"features": {"ages": 3}},
             "'ages' ... 'age'",

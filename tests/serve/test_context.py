@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
+from recsys_moe.config.settings import parse_config
 from recsys_moe.inference.predictor import ColdUser, Predictor
+from recsys_moe.train.fit import fit
+from tests.conftest import TINY_MODEL
 from tests.serve.browsing import By, Page
 from tests.serve.conftest import Caller, threaded
 from tests.serve.test_cold_start import answer
@@ -125,3 +128,29 @@ def test_the_page_has_a_field_for_each_feature(
         for row, one in zip(shown, expected, strict=True):
             assert str(one.title) in row
         assert any("hour=3h" in row for row in shown)
+
+
+@pytest.mark.slow
+def test_a_model_that_reads_the_time_names_it_and_the_page_has_a_field_for_it(
+    browser: Any, live: Path, tmp_path: Path
+) -> None:
+    model = {**TINY_MODEL, "time_features": "all"}
+    fit(parse_config({"model": model, "trainer": {"max_epochs": 1}}), live, tmp_path / "run")
+    with threaded(tmp_path / "run" / "model") as server:
+        page = Page(browser, server)
+        page.wait(lambda: page.focused() == "user")
+        field = browser.find_element(By.ID, "context-0")
+        assert field.get_attribute("name") == "time"
+        field.send_keys("2004-11-09 12:30")
+        browser.find_element(By.ID, "user").click()
+        page.ask("u1")
+        at = {"time": "2004-11-09 12:30"}
+        predictor = Predictor.load(tmp_path / "run")
+        [expected] = predictor.recommend(["u1"], exclude_seen=True, context=at)
+        assert [one.scores for one in expected] != [
+            one.scores for one in predictor.recommend(["u1"], exclude_seen=True)[0]
+        ]
+        for row, one in zip(page.rows(), expected, strict=True):
+            assert str(one.item) in row.text
+    [time] = Caller(tmp_path / "run")("GET", "/model").json()["context_features"]
+    assert time == {"name": "time", "kind": "time", "values": []}

@@ -42,19 +42,21 @@ NAMES = dict.fromkeys(Event._fields)
 NUMBERS = int, float
 
 
-def read_events(given: Iterable[GivenEvent], *, of_users: bool) -> list[Event]:
+def read_events(
+    given: Iterable[GivenEvent], *, of_users: bool, name: str = "events"
+) -> list[Event]:
     """Checked events with ids as text. `of_users`: each must name its user, else none may.
 
-    Raises DataError with the number of the event, from 1.
+    Raises DataError with the place of the event in the list of that name, from 0.
     """
     if isinstance(given, Mapping | Event | str):
         raise TypeError(f"expected a list of events, got {shown(given)}; pass [event]")
     events = []
-    for row, one in enumerate(given, 1):
+    for row, one in enumerate(given):
         try:
             events.append(read_event(one, of_users=of_users))
         except DataError as error:
-            raise DataError(f"event {row}: {error}") from None
+            raise DataError(f"{name}[{row}]: {error}") from None
     return events
 
 

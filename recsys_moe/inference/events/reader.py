@@ -28,14 +28,16 @@ class EventReader:
         counts = {} if self._rated is None else schema.counts("train", self._rated.name)
         self._range = counts.get("min", -math.inf), counts.get("max", math.inf)
 
-    def read(self, given: Iterable[GivenEvent], *, of_users: bool) -> list[Event]:
+    def read(
+        self, given: Iterable[GivenEvent], *, of_users: bool, name: str = "events"
+    ) -> list[Event]:
         """See `read_events`. Raises DataError for a rating outside the range of the task, too."""
-        events = read_events(given, of_users=of_users)
-        for row, one in enumerate(events, 1):
+        events = read_events(given, of_users=of_users, name=name)
+        for row, one in enumerate(events):
             try:
                 self.check(one)
             except DataError as error:
-                raise DataError(f"event {row}: {error}") from None
+                raise DataError(f"{name}[{row}]: {error}") from None
         return events
 
     def standardised(self, value: float) -> float:

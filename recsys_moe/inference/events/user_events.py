@@ -160,18 +160,18 @@ class UserEvents:
         if given is None or not len(given):
             return [[]], same_B
         if isinstance(given, Mapping | Event | str) or isinstance(given[0], Mapping | Event):
-            return [self._read(given)], same_B  # type: ignore[arg-type]
+            return [self._reader.read(given, of_users=False)], same_B  # type: ignore[arg-type]
         if len(given) != rows:
             raise DataError(
                 f"events must be of all rows or a list for each of {rows}, got {len(given)}"
             )
         places = {id(one): place for place, one in enumerate(given)}  # one list of many rows
         numbers = {place: number for number, place in enumerate(sorted(set(places.values())))}
-        lists = [self._read(given[place] or ()) for place in numbers]  # type: ignore[arg-type]
+        lists = [
+            self._reader.read(given[place] or (), of_users=False, name=f"events[{place}]")  # type: ignore[arg-type]
+            for place in numbers
+        ]
         return lists, torch.tensor([numbers[places[id(one)]] for one in given], dtype=torch.long)
-
-    def _read(self, given: Iterable[GivenEvent]) -> list[Event]:
-        return self._reader.read(given, of_users=False)
 
     def _identities(self, user_M: Tensor, others: Sequence[Identity]) -> list[Identity]:
         """Of each window: the raw id, or the events of a cold-start user; empty of nobody."""

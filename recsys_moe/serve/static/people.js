@@ -43,6 +43,7 @@ function fieldOf(prefix, { name, kind, values }, place) {
   const field = make("input");
   Object.assign(field, { id: `${prefix}-${place}`, name, maxLength: 512, autocomplete: "off" });
   field.inputMode = kind === "numeric" ? "decimal" : "text";
+  if (kind === "time") field.placeholder = "2026-01-31 13:05 (UTC)";
   label.htmlFor = field.id;
   const list = make("datalist", "", ...values.map(option));
   list.id = `${field.id}-values`;

@@ -255,7 +255,7 @@ def test_ratings_are_checked_by_the_task(predictor: Predictor) -> None:
     tasks = tuple(replace(one, low=1.0, high=5.0) for one in schema.tasks)
     ranged = replace(predictor.artifact, schema=replace(schema, tasks=tasks))
     predictor = Predictor(ranged)
-    with pytest.raises(DataError, match=r"event 1: value is the rating and must be in 1\.\.5"):
+    with pytest.raises(DataError, match=r"events\[0\]: value is the rating and must be in 1\.\.5"):
         predictor.observe(given)
     assert len(predictor.store or ()) == 0
 

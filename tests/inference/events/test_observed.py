@@ -27,7 +27,7 @@ def test_an_event_without_an_id_is_known_by_item_and_time() -> None:
 @pytest.mark.parametrize(
     ("wrong", "words"),
     [
-        ({"item": 1}, "event 2: time must be seconds since 1970"),
+        ({"item": 1}, "events[1]: time must be seconds since 1970"),
         ({"item": 1, "time": 1.7e12}, "divide milliseconds by 1000"),
         ({"item": 1, "time": -1}, "got -1"),
         ({"item": 1, "time": float("inf")}, "got inf"),
