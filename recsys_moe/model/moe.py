@@ -113,8 +113,6 @@ class MoE(nn.Module):
         Raises ConfigError for an unknown penalty, or one that a router does not support.
         """
         check_names(weights)
-        if not routings[0].weights_BE.shape[0]:  # a mean over no rows is NaN
-            return torch.stack([routing.weights_BE.sum() for routing in routings]).sum()
         active = {name: weight for name, weight in weights.items() if weight}
         coupling = active.pop(COUPLING, 0.0)
         total: Tensor | float = 0.0
@@ -126,8 +124,10 @@ class MoE(nn.Module):
                 total = total + coupling * coupling_of(router, self.experts, coupling)
             for name, weight in router.loss_weights.items():
                 total = total + weight * routing.losses[name]
-        like = routings[0].weights_BE
-        return total if isinstance(total, Tensor) else like.new_full((), total)
+        weights_BE = routings[0].weights_BE
+        if not len(weights_BE):  # a mean over no rows is NaN
+            return _sum_of_nothing(routings)
+        return total if isinstance(total, Tensor) else weights_BE.new_full((), total)
 
     def set_epoch(self, epochs: float) -> None:
         """Call before each training step with the epochs of training done so far.
@@ -191,6 +191,12 @@ class MoE(nn.Module):
             return True
         # Routers that become sparse as their gates saturate promise nothing: look.
         return selected_BTE.any(1).float().mean().item() < DENSE_FROM
+
+
+def _sum_of_nothing(routings: Sequence[Routing]) -> Tensor:
+    """0, with a gradient of 0 to all that a loss of routings without rows may read."""
+    read = [(r.weights_BE, r.probs_BE, r.logits_BE, r.noise_scale_BE) for r in routings]
+    return torch.stack([of.sum() for one in read for of in one if of is not None]).sum()
 
 
 def _defaults(

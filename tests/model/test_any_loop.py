@@ -18,10 +18,11 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
+from recsys_moe.errors import ConfigError
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE
-from recsys_moe.model.penalties import PENALTIES
-from recsys_moe.routers import ROUTERS, router
+from recsys_moe.routers import ROUTERS, Routing, router
+from recsys_moe.routers.base import PENALTY_NAMES
 
 B, D, E, H, TASKS = 24, 6, 4, 5, 2
 NAMES = sorted(ROUTERS)
@@ -75,17 +76,34 @@ def test_64_bits_are_taken_and_given_back(name: str) -> None:
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_auxiliary_loss_of_no_rows_is_0_with_a_gradient_of_0(name: str, training: bool) -> None:
+    """Wherever that of rows has one; and what rows refuse is refused."""
     layer = layer_of(name).train(training)
-    idle = ROUTERS[name].Config().idle_penalties
-    weights = {penalty: 1.0 for penalty in PENALTIES if penalty not in idle}
-    mixed, routings = layer(rows(0), USER_B[:0])
-    loss = layer.auxiliary_loss(routings, **weights)
-    assert loss.shape == () and loss == 0 and mixed.shape == (0, TASKS, H)
-    (loss + mixed.sum()).backward()
+    (_, some), (mixed, none) = (layer(rows(n), USER_B[:n]) for n in (B, 0))
+    assert mixed.shape == (0, TASKS, H)
+    for weights in [{}, *({penalty: 1.0} for penalty in PENALTY_NAMES)]:
+        wanted, loss = (loss_or_refusal(layer, routings, weights) for routings in (some, none))
+        if isinstance(wanted, str) or isinstance(loss, str):
+            assert loss == wanted
+            continue
+        assert loss.shape == () and loss == 0 and loss.dtype == wanted.dtype
+        assert loss.requires_grad or not wanted.requires_grad
+        if loss.requires_grad:
+            loss.backward(retain_graph=True)
+    if mixed.requires_grad:
+        mixed.sum().backward()
     layer.on_step_end()
     for parameter in layer.parameters():
         assert parameter.grad is None or (parameter.grad == 0).all()
     assert all(buffer.isfinite().all() for buffer in layer.buffers())
+
+
+def loss_or_refusal(
+    layer: MoE, routings: Sequence[Routing], weights: dict[str, float]
+) -> Tensor | str:
+    try:
+        return layer.auxiliary_loss(routings, **weights)
+    except ConfigError as error:
+        return str(error)
 
 
 def decisions(layer: MoE) -> list[Tensor]:
@@ -166,12 +184,17 @@ def test_functional_call_takes_the_weights_it_is_given(name: str) -> None:
             parameter.add_(0.5)
     weights = {key: value.detach().requires_grad_() for key, value in other.named_parameters()}
     layer.reseed(5)
-    found = functional_call(layer, weights, (rows(), USER_B))[0]
+    found, routings = functional_call(layer, weights, (rows(), USER_B))
     other.reseed(5)
-    wanted = other(rows(), USER_B)[0]
+    wanted, others = other(rows(), USER_B)
     assert_alike([wanted], [found])
-    found.square().sum().backward()
-    wanted.square().sum().backward()
-    for key, parameter in other.named_parameters():
-        if parameter.grad is not None:
-            assert_alike([parameter.grad], [weights[key].grad])  # type: ignore[list-item]
+    for mixed, taken in ((found, routings), (wanted, others)):
+        (mixed.square().sum() + layer.auxiliary_loss(taken, importance=0.1)).backward()
+    gradients = {key: parameter.grad for key, parameter in other.named_parameters()}
+    assert any(grad is not None for grad in gradients.values())
+    for key, wanted_grad in gradients.items():
+        found_grad = weights[key].grad
+        assert (found_grad is None) == (wanted_grad is None), key
+        if found_grad is not None and wanted_grad is not None:
+            assert_alike([wanted_grad], [found_grad])
+    assert all(parameter.grad is None for parameter in layer.parameters())
