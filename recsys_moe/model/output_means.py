@@ -15,10 +15,11 @@ from torch.nn import functional
 
 from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.base import AllSum, full_precision, not_below_float32
+from recsys_moe.routers.precision import BuiltInFloat32
 from recsys_moe.routers.replay import count_once
 
 
-class ExpertOutputMeans(nn.Module):
+class ExpertOutputMeans(nn.Module, metaclass=BuiltInFloat32):
     """The running mean of each expert's outputs over the pairs that training evaluates.
 
     A pair that several tasks chose counts once, with its dropout. A mean starts at 0, has no

@@ -5,15 +5,18 @@ Axes: B batch, T tasks, E experts, D input width, K experts kept.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor, nn
 
 from recsys_moe.errors import ConfigError
+from recsys_moe.routers.precision import BuiltInFloat32
+from recsys_moe.routers.precision import full_precision as full_precision
+from recsys_moe.routers.precision import gate_logits as gate_logits
+from recsys_moe.routers.precision import not_below_float32 as not_below_float32
 from recsys_moe.routers.stream import RandomStream
 from recsys_moe.section import Section
 
@@ -138,14 +141,15 @@ class Routing:
         return self.selected_BE[:, expert].nonzero()[:, 0]
 
 
-class Router(nn.Module, ABC):
+class Router(nn.Module, metaclass=BuiltInFloat32):
     """Interface of all routers. Subclasses are final: nobody derives from a concrete router.
 
     Promises, all tested: weights are non-negative, exactly 0 off the selection, and those of a row
     sum to at most `max_sum`; at most `max_selected` experts are selected, and none where a router
     says so; evaluation is deterministic; rows do not influence each other unless
-    `batch_dependent`; all arithmetic is float32 even under autocast, and `half()` and `bfloat16()`
-    leave parameters and buffers in float32: 16 bits would round away small steps of a gate.
+    `batch_dependent`; all arithmetic is float32 even under autocast; `half()`, `bfloat16()` and a
+    default dtype of 16 bits leave parameters and buffers in float32: 16 bits would round away
+    small steps of a gate.
     """
 
     Config: ClassVar[type[RouterConfig]]
@@ -277,24 +281,3 @@ class SparseGatedRouter(GatedRouter):
     @property
     def max_selected(self) -> int:
         return int(self.config.k)
-
-
-def gate_logits(gate: Callable[[Tensor], Tensor], x_BD: Tensor) -> Tensor:
-    """float32 logits (B, E), also under autocast: a softmax of bf16 logits drifts."""
-    if not torch.is_autocast_enabled(x_BD.device.type):  # entering costs as much as a small gate
-        return gate(full_precision(x_BD))
-    with torch.autocast(x_BD.device.type, enabled=False):
-        return gate(full_precision(x_BD))
-
-
-def full_precision(x_BD: Tensor) -> Tensor:
-    """float32 where `x_BD` has 16 bits, itself otherwise."""
-    return x_BD.float() if x_BD.dtype in (torch.float16, torch.bfloat16) else x_BD
-
-
-def not_below_float32(fn: Callable[[Tensor], Tensor], tensor: Tensor) -> Tensor:
-    """fn(tensor), which moves or casts; where that makes 32 bits 16, only moved."""
-    changed = fn(tensor)
-    if changed.dtype in (torch.float16, torch.bfloat16) and tensor.dtype == torch.float32:
-        return tensor.to(changed.device)
-    return changed

@@ -89,7 +89,7 @@ class ExpertThresholdRouter(GatedRouter):
         like_E = self.cutoff_E
         seen = all_sum(like_E.new_zeros(len(like_E) + 1) if own is None else own.to(like_E))
         passes = seen[-1]
-        kept = torch.where(passes > 0, self.config.decay, 1.0)
+        kept = torch.where(passes > 0, self.config.decay, torch.ones_like(passes))
         self.cutoff_E.mul_(kept).add_((1 - kept) * seen[:-1] / passes.clamp(min=1))
         self.weight.mul_(kept).add_(1 - kept)
         self.steps.add_((passes > 0).long())

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from recsys_moe.errors import ConfigError
 from recsys_moe.routers.base import GatedRouter, KConfig, Router, Routing, gate_logits
 from recsys_moe.routers.selection import largest_k
-from recsys_moe.routers.systematic import inclusion_probabilities, sample_systematic
+from recsys_moe.routers.systematic import draw_systematic, inclusion_probabilities
 
 Routers = Sequence[Router] | nn.ModuleList
 """One per task."""
@@ -87,11 +87,9 @@ class JointRouter(GatedRouter):
         log_q_BE, count = log_mixture(logits), self.config.joint
         if not self.draws:
             return Shared(largest_k(log_q_BE, count), torch.zeros_like(log_q_BE))
-        generator, device = self.stream.generator(log_q_BE.device), log_q_BE.device
-        order_E = torch.rand(log_q_BE.shape[-1], generator=generator, device=device)
-        uniform_B = torch.rand(len(log_q_BE), generator=generator, device=device)
         inclusion_BE = inclusion_probabilities(log_q_BE, count)
-        chosen_BE = sample_systematic(inclusion_BE, uniform_B, order_E.argsort(stable=True))
+        generator = self.stream.generator(log_q_BE.device)
+        chosen_BE = draw_systematic(inclusion_BE, generator)
         return Shared(chosen_BE, inclusion_BE.log().to(log_q_BE.dtype))
 
 

@@ -75,6 +75,6 @@ class KMeansRouter(Router):
         nothing = self.mean_ED.new_zeros(num_experts, width + 1)
         given = all_sum(nothing if own is None else own.to(nothing))
         rows_E1 = given[:, -1:]
-        kept_E1 = torch.where(rows_E1 > 0, self.config.decay, 1.0)
+        kept_E1 = torch.where(rows_E1 > 0, self.config.decay, torch.ones_like(rows_E1))
         mean_ED = given[:, :-1] / rows_E1.clamp(min=1)
         self.mean_ED.mul_(kept_E1).add_((1 - kept_E1) * mean_ED)

@@ -17,7 +17,7 @@ from torch import Tensor
 from recsys_moe.routers.base import Routing
 from recsys_moe.routers.joint import JointConfig, JointRouter, Shared, within
 from recsys_moe.routers.selection import keep_selected, largest_k, softmax_over
-from recsys_moe.routers.systematic import inclusion_probabilities, sample_systematic
+from recsys_moe.routers.systematic import draw_systematic, inclusion_probabilities
 
 
 class PPSRouter(JointRouter):
@@ -66,13 +66,10 @@ class PPSRouter(JointRouter):
         return Routing(softmax_over(logits_BE, selected_BE), selected_BE, probs_BE, logits_BE)
 
     def _sampled(self, logits_BE: Tensor, probs_BE: Tensor, shared: Shared | None) -> Routing:
-        generator, device = self.stream.generator(logits_BE.device), logits_BE.device
-        order_E = torch.rand(logits_BE.shape[-1], generator=generator, device=device)
-        order_E = order_E.argsort(stable=True)
-        uniform_B = torch.rand(len(logits_BE), generator=generator, device=device)
+        generator = self.stream.generator(logits_BE.device)
         with torch.no_grad():
             inclusion_BE = inclusion_probabilities(within(logits_BE, shared), self.config.k)
-            selected_BE = sample_systematic(inclusion_BE, uniform_B, order_E)
+            selected_BE = draw_systematic(inclusion_BE, generator)
             if shared is not None:
                 inclusion_BE *= shared.log_inclusion_BE.exp()
             inclusion_BE = inclusion_BE.to(probs_BE.dtype).masked_fill_(~selected_BE, 1)

@@ -63,7 +63,7 @@ class SparseMixerRouter(SparseGatedRouter):
     def _scale(self, is_best_B1: Tensor, like_B1: Tensor) -> Tensor:
         """m, (B, 1)."""
         is_one_B1 = is_best_B1 | (self._uniform(like_B1) < 1 / 4)
-        return torch.where(is_one_B1, 1.0, 1 / 3)
+        return torch.where(is_one_B1, 1.0, torch.full_like(like_B1, 1 / 3))
 
     def _uniform(self, like: Tensor) -> Tensor:
         generator = self.stream.generator(like.device)

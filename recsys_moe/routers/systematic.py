@@ -5,6 +5,8 @@ https://doi.org/10.1214/aoms/1177730077. Axes: B batch, E experts.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -26,6 +28,14 @@ def inclusion_probabilities(logits_BE: Tensor, k: int) -> Tensor:
         inclusion_BE = others_BE.masked_fill(sure_BE, 1.0)
         sure_BE = inclusion_BE >= 1
     return inclusion_BE.clamp_(max=1)
+
+
+def draw_systematic(inclusion_BE: Tensor, generator: torch.Generator) -> Tensor:
+    """`sample_systematic` in a random order, the same for all rows. bool (B, E)."""
+    like: dict[str, Any] = {"dtype": torch.float32, "device": inclusion_BE.device}
+    order_E = torch.rand(inclusion_BE.shape[-1], generator=generator, **like)
+    uniform_B = torch.rand(len(inclusion_BE), generator=generator, **like)
+    return sample_systematic(inclusion_BE, uniform_B, order_E.argsort(stable=True))
 
 
 def sample_systematic(inclusion_BE: Tensor, uniform_B: Tensor, order_E: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -65,6 +66,38 @@ def test_16_bits_work_and_leave_routers_in_32(
     layer.on_step_end()
     gradients = [p.grad for p in layer.parameters() if p.grad is not None]
     assert gradients and all(g.isfinite().all() for g in gradients)
+
+
+@contextmanager
+def default_of(dtype: torch.dtype) -> Iterator[None]:
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_under_a_default_of_16_bits_routers_are_built_and_decide_in_32(
+    name: str, dtype: torch.dtype, training: bool
+) -> None:
+    wide, x_BD = layer_of(name).train(training), rows().to(dtype)
+    with default_of(dtype):
+        layer = layer_of(name).train(training)
+        assert torch.get_default_dtype() == dtype == layer.experts.kernel_EDH.dtype
+        assert_alike([*wide.routers.state_dict().values()], [*layer.routers.state_dict().values()])
+        assert_alike([*wide.buffers()], [*layer.buffers()])
+        mixed, routings = layer(x_BD, USER_B)
+        (mixed.float().square().mean() + layer.auxiliary_loss(routings, importance=0.1)).backward()
+        layer.on_step_end()
+    wide.experts.load_state_dict(layer.experts.state_dict())
+    wanted, others = wide(x_BD.float(), USER_B)
+    wide.on_step_end()
+    assert mixed.dtype == dtype
+    assert_alike([*wide.routers.buffers()], [*layer.routers.buffers()])
+    assert_alike([one.weights_BE for one in others], [one.weights_BE for one in routings])
+    torch.testing.assert_close(mixed.float(), wanted, rtol=0.03, atol=0.03)
 
 
 def test_64_bits_are_taken_and_given_back(name: str) -> None:

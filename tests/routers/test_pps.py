@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from recsys_moe.routers import router
-from recsys_moe.routers.pps import PPSRouter, inclusion_probabilities, sample_systematic
+from recsys_moe.routers.pps import PPSRouter
+from recsys_moe.routers.systematic import inclusion_probabilities, sample_systematic
 
 
 def make(num_experts: int, **settings: object) -> PPSRouter:
