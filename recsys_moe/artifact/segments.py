@@ -36,7 +36,8 @@ class Segments:
         self.kinds = [kind_of(task) for task in schema.tasks]
         self.known = tuple(_with_unseen(mask) for mask in trained_ids(train, schema))
         self.context = [_names(*one) for one in context]
-        names = [*NAMES, *(name for names in self.context for name in names)]
+        shown = (_names(feature, _in_order(values)) for feature, values in context)
+        names = [*NAMES, *(name for names in shown for name in names)]
         self.rows = dict.fromkeys(names, 0)
         self.metrics: dict[str, list[Metrics]] = {
             name: [kind_of(task).measure() for task in schema.tasks] for name in names
@@ -89,3 +90,11 @@ def _names(feature: str, categories: Sequence[str]) -> list[str]:
     if not 0 < len(categories) <= MOST_CATEGORIES:
         return []
     return [f"{feature}={value}" for value in (*categories, "(unknown)", "(missing)")]
+
+
+def _in_order(categories: Sequence[str]) -> Sequence[str]:
+    """Numbers by size; else as they are."""
+    try:
+        return sorted(categories, key=float)
+    except ValueError:
+        return categories

@@ -72,6 +72,8 @@ def parse_set(assignment: str) -> dict[str, Any]:
         value = yaml.load(text, PlainLoader)  # noqa: S506 - a SafeLoader
     except (yaml.YAMLError, ValueError, RecursionError):
         raise ConfigError(f"--set {key}: {shown(text)} is not a YAML value") from None
+    if isinstance(value, dict) and text.endswith(":"):  # `pkg.module:`, not a key without a value
+        value = text
     if key in NAMED and isinstance(value, str):  # a bare name, which other keys join
         key = f"{key}.name"
     return with_new_names(nested(key, value))

@@ -23,7 +23,7 @@ from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.losses import TaskLosses, shifted
 from recsys_moe.train.next_item import build_next_item
 from recsys_moe.train.processes.devices import all_mean, all_sum, process_count
-from recsys_moe.train.weighing import check_training, present, untouched
+from recsys_moe.train.weighing import check_training, check_whole_steps, present, untouched
 from recsys_moe.train.workarounds import makes_step, steps_per_epoch
 
 
@@ -156,6 +156,8 @@ class RecModule(EvaluationSteps):
 
     def optimizer_step(self, *given: Any, **named: Any) -> None:
         """Lightning's, and a look back for weightings that ask for one."""
+        if self.weighting is not None:  # a callback may change it at any time
+            check_whole_steps(self.trainer.accumulate_grad_batches, self.weighting)
         super().optimizer_step(*given, **named)
         if self.weighting is None or not self.weighting.looks_back:
             return

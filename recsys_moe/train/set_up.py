@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import lightning
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor
+from torch import Tensor, nn
 
 from recsys_moe.config.build import build_model, check_labels
 from recsys_moe.config.settings import Config
@@ -27,7 +28,11 @@ from recsys_moe.train.averaging import AVERAGE, WeightAverage, of_model
 from recsys_moe.train.encoders import set_encoder_entries, standardise
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.warm_start import Start, copy_units, load_weights
-from recsys_moe.train.workarounds import compile_model_alone, steps_per_epoch
+from recsys_moe.train.workarounds import (
+    check_not_for_cli,
+    compile_model_alone,
+    steps_per_epoch,
+)
 
 
 class SetUp(lightning.LightningModule):
@@ -134,6 +139,11 @@ class SetUp(lightning.LightningModule):
         """The average of the weights: as a callback it is up to date when others save."""
         return [self.average] if self.config.optim.ema_decay else []
 
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        if "schema" not in vars(self):
+            check_not_for_cli(self)
+        return super().parameters(recurse)
+
     def configure_optimizers(self) -> Any:
         optimizer = self.make_optimizer()
         if self.config.optim.schedule == "constant":
@@ -157,7 +167,16 @@ class SetUp(lightning.LightningModule):
 
     def make_optimizer(self) -> torch.optim.Adam:
         """Routers have their own learning rate and no weight decay: gradients of sampled ones are
-        so small (docs/reference/routers.md) that decay would keep their gates at 0."""
+        so small (docs/reference/routers.md) that decay would keep their gates at 0.
+
+        Raises ConfigError for weights of float16: most squares of gradients would be 0 in it, and
+        steps, which are divided by their roots, without bound.
+        """
+        if self._trainer is not None and self.trainer.precision == "16-true":
+            raise ConfigError(
+                "precision must keep the squares of small gradients, which Adam divides by, got "
+                "16-true; use bf16-true or 16-mixed"
+            )
         settings, gates = self.config.optim, self.model.slow_parameters()
         groups: list[dict[str, Any]] = [{"params": list(self.model.parameters())}]
         if gates and (settings.router_lr_multiplier != 1 or settings.weight_decay):

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import torch
 from lightning import LightningModule
+from lightning.pytorch.callbacks import GradientAccumulationScheduler
 from torch import Tensor, nn
 
 from recsys_moe.data.rows import Batch
@@ -16,8 +17,8 @@ from recsys_moe.train.processes.devices import all_sum
 
 
 def check_training(module: LightningModule, weighting: Weighting) -> None:
-    """Raise ConfigError where a step sums the gradients of several batches, or a compiled module
-    would be differentiated more than once."""
+    """Raise ConfigError where a step is going to sum the gradients of several batches, or a
+    compiled module would be differentiated more than once."""
     name = weighting.config.name
     is_compiled = getattr(module.model, "_compiled_call_impl", None) is not None
     if weighting.needs_gradients and is_compiled:
@@ -25,10 +26,18 @@ def check_training(module: LightningModule, weighting: Weighting) -> None:
             f"RecModule must not be compiled with tasks.weighting={name}, which differentiates "
             "each task by itself, got torch.compile; use famo, uncertainty or fixed"
         )
-    if (batches := module.trainer.accumulate_grad_batches) != 1:
+    check_whole_steps(module.trainer.accumulate_grad_batches, weighting)
+    for callback in module.trainer.callbacks:  # type: ignore[attr-defined]
+        if isinstance(callback, GradientAccumulationScheduler):
+            check_whole_steps(max(callback.scheduling.values()), weighting)
+
+
+def check_whole_steps(batches: int, weighting: Weighting) -> None:
+    """Raise ConfigError unless a step is one batch."""
+    if batches != 1:
         raise ConfigError(
-            f"accumulate_grad_batches must be 1 with tasks.weighting={name}, which learns from "
-            f"whole steps, got {batches}; raise trainer.batch_size"
+            f"accumulate_grad_batches must be 1 with tasks.weighting={weighting.config.name}, "
+            f"which learns from whole steps, got {batches}; raise trainer.batch_size"
         )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import sys
 import warnings
 from typing import Any
 
@@ -95,6 +96,20 @@ def compile_model_alone(module: LightningModule) -> None:
         to_uncompiled(module)
         model = module.model
         model._compiled_call_impl = compiled["dynamo_ctx"](model._call_impl)  # type: ignore
+
+
+def check_not_for_cli(empty: LightningModule) -> None:
+    """Raise ConfigError where LightningCLI, for its --optimizer, asks for the parameters of a
+    module that has none before it knows the data. To go when it waits for them."""
+    frame = sys._getframe(2)
+    if frame.f_code.co_name == "_add_configure_optimizers_method_to_model":
+        given = frame.f_locals.get("optimizer_init", {}).get("class_path", "one")
+        name = type(empty).__name__
+        raise ConfigError(
+            f"--optimizer must not be given for {name}, which makes its optimizer when it knows "
+            f"the data, got {given}; set model.config.optim, e.g. --model.config.optim.lr=0.001, "
+            f"or override configure_optimizers in a subclass of {name}"
+        )
 
 
 def makes_step(trainer: Trainer) -> bool:

@@ -47,6 +47,20 @@ def test_a_row_is_in_the_segment_of_what_training_rows_say_of_its_ids(prepared: 
     assert rating == {"both_known": 4, "user_unseen": 1, "item_unseen": 0, "both_unseen": 4}
 
 
+def test_segments_of_numbers_are_in_their_order_and_others_as_they_come(prepared: Path) -> None:
+    """Rows of "10", "2", 1.5, an unknown and a missing category; names of a device."""
+    schema = Schema.load(prepared)
+    context = [("hour", ["1.5", "10", "2"]), ("device", ["tv", "phone"])]
+    segments = Segments(columns([0], [0]), schema, context)
+    context_BC = torch.tensor([[1, 1], [2, 1], [0, 0], [3, 0], [torch.nan, 0]])
+    ids = torch.zeros(5, dtype=torch.long)
+    segments.update(Request(ids, ids, context=context_BC), (torch.zeros(5, 2), torch.ones(5, 2)))
+    hours = [f"hour={value}" for value in ("1.5", "2", "10", "(unknown)", "(missing)")]
+    found = {name: one["rows"] for name, one in segments.result().items()}
+    assert [*found] == ["both_known", *hours, "device=tv", "device=phone"]
+    assert [*found.values()] == [5, 1, 1, 1, 1, 1, 3, 2]
+
+
 def test_evaluate_prints_segments_of_unknown_users_and_items(
     command: Command, tmp_path: Path
 ) -> None:

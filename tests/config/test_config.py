@@ -79,6 +79,8 @@ def test_yaml_round_trip_keeps_everything() -> None:
         ("model.router.name=:X", "must .*got ':X'"),
         ("model.router.name=.mod:X", "must .*got '.mod:X'"),
         ("model.router.name='mod:'", "must .*got 'mod:'"),
+        ("model.router.name=mod:", "must .*got 'mod:'"),
+        ("model.name=mods:", "must look like package.module:Class, got 'mods:'"),
         ("model.router.name=recsys_moe.routers:Router", "`forward` .*`Config`"),
         ("model.dropout=1", "model.dropout: .*less .*got 1.*model.dropout=0.5"),
         ("optim.lr=fast", "optim.lr: .*number.*, got 'fast'"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from lightning.pytorch.cli import LightningCLI
 
 from recsys_moe import RecDataModule, RecModule
@@ -110,6 +111,26 @@ def test_one_setting_of_a_written_configuration_is_replaced(prepared: Path, tmp_
     sections = {"model": {"embedding_dim": 8}, "trainer": {"batch_size": 32}}
     assert again.model.config == parse_config(sections)
     assert 0 < float(again.trainer.callback_metrics["val/loss"]) < 2
+
+
+class Descends(RecModule):
+    def configure_optimizers(self) -> Any:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_an_optimizer_of_the_command_is_refused_and_that_of_a_subclass_is_used(
+    prepared: Path,
+) -> None:
+    config = {"model": TINY_MODEL, "trainer": {"batch_size": 64}}
+    words = ["fit", f"--data.folder={prepared}", f"--model.config={config}"]
+    words += ["--trainer.accelerator=cpu", "--trainer.fast_dev_run=true", *QUIET]
+    said = (
+        r"--optimizer must not .*got torch.optim.*SGD; set model.config.optim.*override configure"
+    )
+    with pytest.raises(ConfigError, match=said):
+        command(*words, "--optimizer=SGD", "--optimizer.lr=0.1")
+    own = LightningCLI(Descends, RecDataModule, args=words)
+    assert isinstance(own.trainer.optimizers[0], torch.optim.SGD)
 
 
 def command(*words: str) -> Any:

@@ -147,6 +147,13 @@ def test_another_precision_is_that_of_fit(prepared: Path, tmp_path: Path, precis
         assert own == pytest.approx(other, rel=1e-6, abs=1e-6)
 
 
+def test_weights_of_half_precision_are_refused(prepared: Path, tmp_path: Path) -> None:
+    """(1e-4)^2 = 1e-8 is 0 in float16: Adam's step, divided by its root, has no bound."""
+    assert torch.tensor(1e-8).half() == 0
+    with pytest.raises(ConfigError, match="precision must .*got 16-true; use bf16-true or 16-mix"):
+        run(prepared, tmp_path, BASE, precision="16-true")
+
+
 class LinearTypes(Callback):
     """The types that linear layers compute in."""
 

@@ -13,6 +13,7 @@ import lightning
 import pandas as pd
 import pytest
 import torch
+from lightning.pytorch.callbacks import Callback, GradientAccumulationScheduler
 from torch import Tensor
 
 from recsys_moe.config.settings import parse_config
@@ -129,6 +130,26 @@ def test_a_step_of_several_batches_is_refused(name: str, prepared: Path) -> None
     trained.set_up(RecDataModule(prepared, trained.config))
     with pytest.raises(ConfigError, match=f"must be 1 with tasks.weighting={name}, .*got 2; raise"):
         trainer.fit(trained, Loader(first_rows(prepared, 4)), Loader())
+
+
+class Grows(Callback):
+    def on_train_epoch_start(self, trainer: lightning.Trainer, *unused: Any) -> None:
+        trainer.accumulate_grad_batches = 2
+
+
+@pytest.mark.filterwarnings("ignore:.*overriding `LightningModule.optimizer_")
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("callback", [GradientAccumulationScheduler({3: 2}), Grows()])
+def test_a_callback_that_makes_steps_of_several_batches_is_refused_before_the_first(
+    name: str, callback: Callback, prepared: Path
+) -> None:
+    """Also one that would do so in an epoch to come."""
+    trainer = lightning.Trainer(max_epochs=4, callbacks=[callback], **PLAIN)
+    trained = new_module(prepared, tasks={"weighting": name})
+    trained.set_up(RecDataModule(prepared, trained.config))
+    with pytest.raises(ConfigError, match=f"must be 1 with tasks.weighting={name}, .*got 2; raise"):
+        trainer.fit(trained, Loader(*[first_rows(prepared, 4)] * 4), Loader())
+    assert trainer.global_step == 0
 
 
 @pytest.mark.parametrize("name", ["gradnorm", "pcgrad"])
