@@ -35,6 +35,8 @@ DATA = {
 SEEDS = range(3)
 OTHERS = ("softmax", "topk")
 """Routers beside MOESART, on the first configuration."""
+DENSE: dict[str, dict[str, Any]] = {"softmax": {}}
+"""Their settings, where they choose no k of the experts."""
 LISTS = {"movielens_1m_time": "successive"}
 """Of each relevant row after the cut, not of each user."""
 PRECISION = "bf16-mixed"
@@ -80,14 +82,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def tested(job: Job, data: Path, run: Path) -> dict[str, float]:
     """Train the run, unless it is, and test the model on the future."""
-    base = read_config_file(str(find_config(job.config)))
-    own = {
-        "model": {"router": {"name": job.router}},
-        "trainer": {"seed": job.seed, "precision": PRECISION},
-    }
     begun = time.process_time()
     if not (run / "model").is_dir():
-        fit(parse_config(merge_all([base, own])), data, run, resume="auto")
+        fit(parse_config(settings(job)), data, run, resume="auto")
     minutes = (time.process_time() - begun) / 60
     found = evaluate_artifact(run, "test", data)
     past = Past(tie_rule="shuffle", lists=LISTS.get(job.config))
@@ -105,6 +102,14 @@ def tested(job: Job, data: Path, run: Path) -> dict[str, float]:
         "hit_rate_shuffled": shuffled["hit_rate"],
         "popularity": shuffled["baselines"]["popularity"]["ndcg"],
     }
+
+
+def settings(job: Job) -> dict[str, Any]:
+    """The configuration with the settings of this job."""
+    base = read_config_file(str(find_config(job.config)))
+    if job.router not in base["model"]["router"].values():
+        base["model"]["router"] = {"name": job.router} | DENSE.get(job.router, {"k": 2})
+    return merge_all([base, {"trainer": {"seed": job.seed, "precision": PRECISION}}])
 
 
 def done(path: Path) -> set[str]:
