@@ -17,7 +17,7 @@ from recsys_moe.model.encoders.base import Encoder, Encoders, Entity
 from recsys_moe.model.encoders.context import Context
 from recsys_moe.model.encoders.features import Features
 from recsys_moe.model.encoders.item_bag import ItemBag, LinearItemBag
-from recsys_moe.model.encoders.moment import SIZES, UserMoment
+from recsys_moe.model.encoders.moment import SIZES, SinceLast, UserMoment
 from recsys_moe.model.encoders.sequence import EventSequence
 from recsys_moe.schema import FeatureColumn, Schema
 
@@ -99,13 +99,16 @@ def _sequence(config: Config, schema: Schema) -> EventSequence | None:
     settings = config.model
     if settings.sequence == "none":
         return None
-    return EventSequence(
+    encoder = EventSequence(
         settings.sequence,
         settings.embedding_dim,
         length=settings.sequence_length,
         blocks=settings.sequence_blocks,
         dropout=settings.sequence_dropout,
     )
+    if "gap" in settings.chosen_times:
+        encoder.since_last = SinceLast(settings.embedding_dim)
+    return encoder
 
 
 def _moment(config: Config, schema: Schema) -> UserMoment | None:

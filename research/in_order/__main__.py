@@ -31,7 +31,10 @@ DATA = {
     "movielens_1m_next": "ml-1m-last",
     "movielens_1m_time": "ml-1m-time",
     "movielens_100k_time": "ml-100k-time",
+    "movielens_1m_next+time": "ml-1m-last",
 }
+TIME = {"model": {"time_features": "all"}}
+"""Of configurations with `+time`, which read the time of the row."""
 SEEDS = range(3)
 OTHERS = ("softmax", "topk")
 """Routers beside MOESART, on the first configuration."""
@@ -106,10 +109,13 @@ def tested(job: Job, data: Path, run: Path) -> dict[str, float]:
 
 def settings(job: Job) -> dict[str, Any]:
     """The configuration with the settings of this job."""
-    base = read_config_file(str(find_config(job.config)))
+    config, _, reads_time = job.config.partition("+")
+    base = read_config_file(str(find_config(config)))
     if job.router not in base["model"]["router"].values():
         base["model"]["router"] = {"name": job.router} | DENSE.get(job.router, {"k": 2})
-    return merge_all([base, {"trainer": {"seed": job.seed, "precision": PRECISION}}])
+    return merge_all(
+        [base, TIME if reads_time else {}, {"trainer": {"seed": job.seed, "precision": PRECISION}}]
+    )
 
 
 def done(path: Path) -> set[str]:

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from recsys_moe.model.encoders.context import Context
 from recsys_moe.model.request import Moment, Request
@@ -16,6 +17,8 @@ from recsys_moe.model.request import Moment, Request
 HOUR, DAY = 3_600, 86_400
 WIDEST = 3.0
 """Deviations beyond which a number counts as this: requests come long after training."""
+GAP_STEPS = 26
+"""Doublings of 1 + the seconds since the last event that are told apart; the last is a year."""
 SIZES = {"hour": 24, "weekday": 7, "gap": None, "events": None}
 """Categories of each feature of users, in this order; None: a number."""
 
@@ -53,6 +56,34 @@ class UserMoment(Context):
         """Set means and deviations of the numbers among `values`."""
         self.mean_C.copy_(mean_C)
         self.std_C.copy_(std_C)
+
+
+class SinceLast(nn.Module):
+    """What the time since the user's last event makes of what the events say: who goes on at once
+    wants something else than who comes back after a month.
+
+    x + V gelu(W norm(x) + e(g)), g = log2(1 + seconds), e linear between one vector for each whole
+    g. V starts at 0. Without a time or an event: x. H: width inside.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.norm, self.wide = nn.LayerNorm(dim), nn.Linear(dim, 4 * dim)
+        self.gap_GH = nn.Parameter(torch.zeros(GAP_STEPS, 4 * dim))
+        self.narrow_HD = nn.Parameter(torch.zeros(4 * dim, dim))
+
+    def forward(self, said_BD: Tensor, moment: Moment | None) -> Tensor:
+        """(B, D), as `said_BD`."""
+        if moment is None:
+            return said_BD
+        gap_B = (moment.time - moment.last).clamp(min=0)
+        step_B = (1 + gap_B.nan_to_num(0.0)).log2().clamp(max=GAP_STEPS - 1).float()
+        low_B = step_B.floor().clamp(max=GAP_STEPS - 2)
+        high_B1, low_B = (step_B - low_B)[:, None], low_B.long()
+        low_BH, high_BH = F.embedding(low_B, self.gap_GH), F.embedding(low_B + 1, self.gap_GH)
+        hidden_BH = F.gelu(self.wide(self.norm(said_BD)) + low_BH.lerp(high_BH, high_B1))
+        is_known_B1 = ~gap_B.isnan()[:, None]
+        return said_BD + (hidden_BH @ self.narrow_HD) * is_known_B1
 
 
 def _user_value(name: str, moment: Moment) -> Tensor:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from recsys_moe.model.encoders.base import Encoder
 from recsys_moe.model.encoders.mixers import MIXERS, Mixer, State
 from recsys_moe.model.encoders.mixers.base import after
+from recsys_moe.model.encoders.moment import SinceLast
 from recsys_moe.model.experts import Dropout
 from recsys_moe.model.request import Events, Request
 from recsys_moe.seeds import stream_seed
@@ -48,8 +49,15 @@ class EventSequence(Encoder):
         self.expected_D = nn.Parameter(torch.zeros(dim))
         self.so_far_2D = nn.Parameter(torch.zeros(2, dim))
         self.nothing_D = nn.Parameter(torch.zeros(dim))
+        self.since_last: SinceLast | None = None
+        """Set where the model reads the time since the last event."""
 
     def forward(self, request: Request) -> Tensor:
+        said_BD = self._said(request)
+        return said_BD if self.since_last is None else self.since_last(said_BD, request.moment)
+
+    def _said(self, request: Request) -> Tensor:
+        """After the last event of each row. (B, D)"""
         if request.event_vectors is not None:
             return request.event_vectors
         events = request.events
