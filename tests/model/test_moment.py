@@ -11,7 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.model.encoders.moment import SIZES, WIDEST, UserMoment, mean_and_std
+from recsys_moe.model.encoders.moment import (
+    GAP_STEPS,
+    SIZES,
+    WIDEST,
+    SinceLast,
+    UserMoment,
+    mean_and_std,
+)
 from recsys_moe.model.request import Events, Moment, Request
 from recsys_moe.model.trend import KNOTS, Trend
 
@@ -67,6 +74,55 @@ def test_a_model_starts_as_without_time_and_an_unknown_time_adds_nothing() -> No
     assert not encoder(unknown).any()
     assert not encoder(unknown._replace(moment=None)).any()
     assert not trend(user_BD, unknown.moment).any()
+
+
+@torch.no_grad()
+def naive_since_last(layer: SinceLast, x_D: Tensor, seconds: float) -> list[float]:
+    """Unit by unit, with scalars of Python."""
+    x = [float(one) for one in x_D]
+    mean = sum(x) / len(x)
+    deviation = math.sqrt(sum((one - mean) ** 2 for one in x) / len(x) + layer.norm.eps)
+    normed = [(one - mean) / deviation for one in x]
+    step = min(math.log2(1 + seconds), GAP_STEPS - 1)
+    low = min(math.floor(step), GAP_STEPS - 2)
+    found = x
+    for h, weights in enumerate(layer.wide.weight.tolist()):
+        gaps = float(layer.gap_GH[low, h]), float(layer.gap_GH[low + 1, h])
+        inside = sum(w * one for w, one in zip(weights, normed, strict=True))
+        inside += float(layer.wide.bias[h]) + gaps[0] + (step - low) * (gaps[1] - gaps[0])
+        inside *= (1 + math.erf(inside / math.sqrt(2))) / 2  # gelu
+        added = layer.narrow_HD[h].tolist()
+        found = [one + inside * more for one, more in zip(found, added, strict=True)]
+    return found
+
+
+@given(st.sampled_from([0, 1, 3, 59, 86_400, 2**25 - 1, 2**25, 10**12]), st.integers(0, 99))
+def test_the_time_since_the_last_event_enters_by_its_formula(seconds: int, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    layer = SinceLast(3)
+    for parameter in layer.parameters():
+        torch.nn.init.normal_(parameter, generator=generator)
+    layer.norm.reset_parameters()
+    x_BD = torch.randn(1, 3, generator=generator)
+    found = layer(x_BD, moment(time=5.0 + seconds, last=5.0))[0].tolist()
+    assert found == pytest.approx(naive_since_last(layer, x_BD[0], seconds), rel=1e-4, abs=1e-4)
+
+
+def test_nothing_follows_from_an_unknown_time_a_first_event_or_an_untrained_layer() -> None:
+    layer, x_BD = SinceLast(3), torch.randn(1, 3)
+    assert torch.equal(layer(x_BD, moment(time=9.0, last=5.0)), x_BD)
+    for parameter in layer.parameters():
+        torch.nn.init.ones_(parameter)
+    assert not torch.equal(layer(x_BD, moment(time=9.0, last=5.0)), x_BD)
+    for told in (None, moment(last=5.0), moment(time=9.0)):
+        assert torch.equal(layer(x_BD, told), x_BD)
+
+
+def test_a_request_about_the_past_counts_as_one_at_the_last_event() -> None:
+    layer, x_BD = SinceLast(3), torch.randn(1, 3)
+    torch.nn.init.normal_(layer.narrow_HD)
+    at, before = moment(time=5.0, last=5.0), moment(time=2.0, last=5.0)
+    assert torch.equal(layer(x_BD, at), layer(x_BD, before))
 
 
 @torch.no_grad()
