@@ -57,12 +57,12 @@ def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
     from recsys_moe.inference.evaluation.ranking_report import titles
 
     least = f" with {ranking['at_least']}" if ranking["at_least"] else ""
-    in_turn = ranking["lists"] == "successive"
-    each = ", a list for each" if in_turn else ""
+    in_turn = ranking["lists"] != "user"
+    each = ", the last of each user" if ranking["lists"] == "last" else ", a list for each"
     seen = f" except {'' if in_turn else 'positives of '}{' and '.join(ranking['excluded'])}"
     yield (
         f"top-N evaluation by {ranking['task']}: {ranking['users']} users, {ranking['relevant']} "
-        f"relevant items{least}{each}, all {ranking['items']} items ranked"
+        f"relevant items{least}{each if in_turn else ''}, all {ranking['items']} items ranked"
         f"{seen if ranking['excluded'] else ''}"
     )
     popular = ranking["baselines"]["popularity"]
@@ -106,6 +106,7 @@ def sample_lines(ranking: dict[str, Any]) -> Iterator[str]:
     """The ranking of some users as `fit` prints it."""
     name = f"NDCG@{ranking['k']}"
     users = f"{ranking['users']:,} of {ranking['of_users']:,} users"
+    users = f"the last event of {users}" if ranking["lists"] == "last" else users
     ranked = f"{ranking['items']:,} items ranked by {ranking['task']} for {users}"
     yield f"  {'ranking':8} {name} {ranking['ndcg']:.4f}  ({ranked})"
     popular = ranking["baselines"]["popularity"]["ndcg"]

@@ -19,7 +19,7 @@ logger = logging.getLogger("recsys_moe.evaluate")
 THRESHOLD = "TASK.METRIC=BOUND"
 Lists = Annotated[
     str | None,
-    opt("With --ranking: one list per user, or successive: one per relevant row, in order."),
+    opt("With --ranking: lists per user (user), relevant row (successive), or last one (last)."),
 ]
 History = Annotated[
     str | None, opt("What rows see of their user: running (all before) or frozen (earlier splits).")

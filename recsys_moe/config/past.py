@@ -13,7 +13,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.schema import EVENT, SPLITS, Schema
 
 HISTORIES, TIE_RULES = ("running", "frozen"), ("strict", "log", "shuffle")
-LISTS = ("user", "successive")
+LISTS = ("user", "last", "successive")
 OVERLAP = 4
 """Windows of an evaluation that hold an event, at most. With one for each row an event of a long
 history would be encoded `sequence_length` times; so rows see at least three quarters of that."""
@@ -33,12 +33,12 @@ class Past:
 
     lists: str | None = None
     """`user`: each user has a list, from before the first relevant row; `successive`: each relevant
-    row has one, without what the user had before."""
+    row has one, without what the user had before; `last`: of these each user's last one."""
 
     @property
-    def is_successive(self) -> bool:
-        """Whether each relevant row has a list."""
-        return self.lists == "successive"
+    def has_rows(self) -> bool:
+        """Whether a list is of one relevant row."""
+        return self.lists in LISTS[1:]
 
     def check(self, config: Config, split: str) -> None:
         """Raises ConfigError for an unknown value, and for options that nothing reads."""
@@ -46,7 +46,7 @@ class Past:
         _one_of("--tie-rule", self.tie_rule, TIE_RULES)
         _one_of("--lists", self.lists, LISTS)
         for option, value in (("--history", self.history), ("--tie-rule", self.tie_rule)):
-            read = config.model.reads_past or (self.is_successive and option != "--history")
+            read = config.model.reads_past or (self.has_rows and option != "--history")
             if value is not None and not read:
                 raise ConfigError(
                     f"{option} {value} needs a model that reads events, got model.sequence: none; "
@@ -88,12 +88,12 @@ class Past:
 
         Raises ConfigError for a folder without the order of events.
         """
-        if not self.is_successive:
+        if not self.has_rows:
             return None
         if not schema.events:
             raise ConfigError(
-                f"--lists successive needs prepared data with times in order (column {EVENT}), got "
-                f"{folder} of --protocol {schema.protocol}; prepare with --protocol time or "
+                f"--lists {self.lists} needs prepared data with times in order (column {EVENT}), "
+                f"got {folder} of --protocol {schema.protocol}; prepare with --protocol time or "
                 "leave-last"
             )
         log, ties = read_log(folder, schema), self._ties(config)
@@ -109,7 +109,7 @@ class Past:
         """What `evaluate --json` says of it: what was read, and nothing else."""
         ties = {"tie_rule": self._ties(config)}
         if not config.model.reads_past:
-            return ties if self.is_successive else {}
+            return ties if self.has_rows else {}
         return {"history": self.history or HISTORIES[0], **ties}
 
 

@@ -17,7 +17,9 @@ from recsys_moe.config.past import Past
 from recsys_moe.config.settings import parse_config
 from recsys_moe.data.columns import StoredColumns
 from recsys_moe.data.histories import read_log
-from recsys_moe.inference.evaluation.ranking import evaluate_ranking
+from recsys_moe.inference.evaluation import ranking
+from recsys_moe.inference.evaluation.ranking import evaluate_ranking, sample_ranking
+from recsys_moe.inference.evaluation.ranking_wanted import wanted_rows
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.schema import ConfigError, Schema
 from recsys_moe.train.fit import fit
@@ -99,6 +101,49 @@ def test_a_list_per_row_is_that_of_the_events_before_it(folder: Path, ties: str)
     assert (found["lists"], found["history"], found["tie_rule"]) == ("successive", "running", ties)
 
 
+@pytest.mark.parametrize("ties", ["strict", "log"])
+def test_last_lists_are_those_of_each_users_last_relevant_row(folder: Path, ties: str) -> None:
+    found = evaluate_ranking(folder / "run", "test", k=5, past=Past(None, ties, "last"))
+    predictor = Predictor(load_artifact(folder / "run"))
+    size = Schema.load(folder / "data").user.size
+    last: dict[int, Row] = {}
+    for row in relevant_rows(folder / "data"):
+        if row.user < size and row.event >= last.get(row.user, row).event:
+            last[row.user] = row
+    gains = {user: gain(predictor, row, folder / "data", ties) for user, row in last.items()}
+    assert (found["lists"], found["relevant"]) == ("last", len(last))
+    assert len(last) < 30  # some users have several rows among these
+    if ties == "log":  # under `strict` any of those of the last second is as good
+        assert found["ndcg"] == pytest.approx(sum(gains.values()) / len(gains))
+
+
+def test_fit_judges_a_model_of_order_by_last_lists_of_some_users(folder: Path) -> None:
+    whole = evaluate_ranking(folder / "run", "test", k=10, past=Past(lists="last"))
+    users, items = whole["users"], Schema.load(folder / "data").item.size
+    for most, wanted in ((10**6, users), (3 * items, 3)):
+        found = sample_ranking(folder / "run", "test", most_pairs=most)
+        assert found is not None
+        assert (found["lists"], found["users"], found["of_users"]) == ("last", wanted, users)
+        if wanted == users:
+            assert found["ndcg"] == whole["ndcg"]
+            assert (
+                found["baselines"]["popularity"]["ndcg"]
+                == (whole["baselines"]["popularity"]["ndcg"])
+            )
+
+
+def test_a_part_of_the_lists_has_the_figures_of_its_own(folder: Path) -> None:
+    """Each list alone: what it sees and leaves out stays with it."""
+    artifact = load_artifact(folder / "run")
+    predictor, schema = Predictor(artifact), Schema.load(folder / "data")
+    wanted, past = wanted_rows(schema, 5), Past(None, "log", "successive")
+    rows = ranking._rows(predictor, folder / "data", schema, "test", wanted=wanted, past=past)
+    logits = ranking._rankers(predictor, rows, wanted)[0]
+    whole = ranking.top_lists(logits, rows, 5)
+    kept_N = torch.arange(len(rows.users)) % 3 == 1
+    assert torch.equal(ranking.top_lists(logits, rows.only(kept_N), 5), whole[kept_N])
+
+
 def test_frozen_histories_are_those_without_later_splits(folder: Path) -> None:
     """All spans end where the events of train and val do; running ones go on."""
     data = folder / "data"
@@ -152,7 +197,7 @@ def test_a_model_without_events_has_lists_per_row_too(folder: Path, tmp_path: Pa
     [
         (("--history", "past"), "--history must be running or frozen, got 'past'"),
         (("--tie-rule", "none"), "--tie-rule must be strict, log or shuffle, got 'none'"),
-        (("--ranking", "--lists", "all"), "--lists must be user or successive, got 'all'"),
+        (("--ranking", "--lists", "all"), "--lists must be user, last or successive, got 'all'"),
         (("--lists", "successive"), "--lists needs --ranking; pass both"),
         (("--history", "frozen", "--split", "train"), "--history frozen needs a split with one"),
     ],

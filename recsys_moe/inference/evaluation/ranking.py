@@ -29,7 +29,6 @@ from recsys_moe.inference.evaluation.ranking_report import (
 from recsys_moe.inference.evaluation.ranking_rows import RankingRows, ranking_rows
 from recsys_moe.inference.evaluation.ranking_wanted import (
     NothingRelevantError,
-    Pairs,
     Wanted,
     wanted_rows,
 )
@@ -89,7 +88,7 @@ def evaluate_ranking(
         "at_least": relevant,
         "k": k,
         "lists": past.lists or "user",
-        "excluded": ["the events before"] if past.is_successive else list(rows.excluded_splits),
+        "excluded": ["the events before"] if past.has_rows else list(rows.excluded_splits),
         **past.described(predictor.artifact.config),
         **rows.counts,
         **found,
@@ -117,17 +116,19 @@ def sample_ranking(
     """NDCG for a random sample of users of `split`, and that of the popularity baseline.
 
     As `evaluate_ranking` has them, for as many users as `most_pairs` scores of the whole catalogue
-    allow, from 1 to MOST_USERS. None where the data have no binary task or nothing is relevant.
+    allow, from 1 to MOST_USERS; of models that read events the lists `last`, as these predict the
+    next event. None where the data have no binary task or nothing is relevant.
     """
     predictor = Predictor(load_artifact(path))
     folder, schema = data_of(path, predictor.artifact, data)
+    past = Past(lists="last" if predictor.artifact.config.model.reads_events else None)
     if positive_task(schema.tasks) is None:
         return None
     wanted = wanted_rows(schema, min(LENGTH, schema.item.size))
     if not schema.counts(split, schema.tasks[wanted.task].name, "positive")["positive"]:
         return None
     try:
-        rows = _rows(predictor, folder, schema, split, wanted=wanted)
+        rows = _rows(predictor, folder, schema, split, wanted=wanted, past=past)
     except NothingRelevantError:
         return None
     lists_per_user = len(rows.users) / len(rows.users.unique())
@@ -141,6 +142,7 @@ def sample_ranking(
     return {
         "task": schema.tasks[wanted.task].name,
         "k": k,
+        "lists": past.lists or "user",
         "items": schema.item.size,
         "users": len(few.users.unique()),
         "of_users": len(rows.users.unique()),
@@ -154,10 +156,7 @@ def _some_users(rows: RankingRows, most: int) -> RankingRows:
     generator = torch.Generator().manual_seed(SEED)
     known_U = rows.users.unique()
     users_U = known_U[torch.randperm(len(known_U), generator=generator)[:most]]
-    own_N = torch.isin(rows.relevant.user, users_U)
-    relevant = Pairs(rows.relevant.user[own_N], rows.relevant.item[own_N])
-    context = None if rows.context is None else rows.context[own_N]
-    return replace(rows, relevant=relevant, context=context)
+    return rows.only(torch.isin(rows.relevant.user, users_U))
 
 
 def _rows(
@@ -173,7 +172,7 @@ def _rows(
     context = chosen_context(config, trained)
     most = rows_within(schema, config.data.max_memory_mb, context=numbers_a_row(config, trained))
     read: dict[str, Any] = {"context": context, "history": past.of(config, folder, schema, split)}
-    read["seen"] = past.seen(config, folder, schema)
+    read |= {"seen": past.seen(config, folder, schema), "only_last": past.lists == "last"}
     return ranking_rows(folder, schema, split, wanted=wanted, most=most, **read)
 
 

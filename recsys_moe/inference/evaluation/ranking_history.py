@@ -9,6 +9,7 @@ from torch import Tensor
 
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.rows import History, Timelines
+from recsys_moe.inference.evaluation.ranking_successive import Successive
 from recsys_moe.inference.evaluation.ranking_wanted import Wanted
 from recsys_moe.model.request import Events, Moment
 from recsys_moe.schema import Schema
@@ -29,6 +30,10 @@ class Before:
     """When the first relevant row of each user is; None for models that do not read it. (U + 1,)"""
     labelled_time_N: Tensor | None = None
     list_time_L: Tensor | None = None
+
+    def of(self, lists: Successive) -> Before:
+        """With lists of one relevant row each."""
+        return replace(self, list_L2=lists.rows.history, list_time_L=lists.rows.time)
 
     def of_lists(self, users_L: Tensor, lists: slice) -> tuple[Events | None, Moment | None]:
         """Of some lists; `users_L`: the user of every list."""

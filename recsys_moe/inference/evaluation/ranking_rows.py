@@ -98,6 +98,17 @@ class RankingRows:
         context_LC[list_N] = context_NC
         return of_users(row_LX[:, 0].long())._replace(context=context_LC), list_N
 
+    def only(self, kept_N: Tensor) -> RankingRows:
+        """With some of the relevant items, and the lists that have one."""
+        relevant = Pairs(self.relevant.user[kept_N], self.relevant.item[kept_N])
+        context = None if self.context is None else self.context[kept_N]
+        in_turn, past = self.successive, self.before
+        if in_turn is not None:
+            in_turn = in_turn.only(kept_N)
+            past = past if past is None else past.of(in_turn)
+        found = replace(self, relevant=relevant, context=context)
+        return replace(found, successive=in_turn, before=past)
+
     def popularity(self, item_N: Tensor) -> Tensor:
         """Share of training users with a positive row of the item; 0 for an unknown item. (N,)"""
         share_I = self.positives_I.double() / max(int(self.trained_user_U.sum()), 1)
@@ -121,13 +132,15 @@ def ranking_rows(
     context: Sequence[FeatureColumn] = (),
     history: History | None = None,
     seen: History | None = None,
+    only_last: bool = False,
 ) -> RankingRows:
     """Read the splits of a prepared folder, in memory up to `most` rows. `context`, `history`: what
     the model reads. A list sees what was before the user's first relevant row.
 
     Excludes the user's positives of earlier splits: of the training rows and, for the test split,
     of the validation rows. With `seen`, which tells what was before a row, each relevant row has a
-    list of its own, without what its user had before. Raises NothingRelevantError.
+    list of its own, without what its user had before; `only_last`: only each user's last one.
+    Raises NothingRelevantError.
     """
     earlier = SPLITS[: SPLITS.index(split)]
     read: dict[str, Any] = {"context": context, "history": history}
@@ -142,7 +155,7 @@ def ranking_rows(
     contexts, in_turn = None, None
     if seen is not None:
         whole = open_rows(folder, schema, split, most, history=seen)
-        in_turn = successive(opened[split], whole, wanted, schema)
+        in_turn = successive(opened[split], whole, wanted, schema, only_last=only_last)
         relevant = Pairs(in_turn.rows.user.long(), in_turn.rows.item.long())
         contexts = in_turn.rows.context
         left_out = {"relevant_of_unknown_users": in_turn.left_out, "relevant_excluded": 0}
@@ -179,9 +192,7 @@ def _before(
     if history is None:
         return None
     found = before(rows, wanted, history, schema)
-    if in_turn is None:
-        return found
-    return replace(found, list_L2=in_turn.rows.history, list_time_L=in_turn.rows.time)
+    return found if in_turn is None else found.of(in_turn)
 
 
 def _relevant(pairs: Pairs, excluded_N: Tensor, schema: Schema) -> tuple[Pairs, dict[str, int]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,6 +26,10 @@ class Successive:
     left_out: int
     """Relevant rows of unknown users."""
 
+    def only(self, kept_L: Tensor) -> Successive:
+        """Some of the lists."""
+        return replace(self, seen_L2=self.seen_L2[kept_L], rows=self.rows.part(kept_L))
+
     def excluded(self, number: int) -> Tensor:
         """Items that the user had before list `number`; its target is not among them."""
         first, end = self.seen_L2[number].tolist()
@@ -33,8 +37,13 @@ class Successive:
         return item_N[item_N != self.rows.item[number]]
 
 
-def successive(rows: Rows, seen: Rows, wanted: Wanted, schema: Schema) -> Successive:
-    """`rows`: a split as the model reads it; `seen`: with the spans of what was before."""
+def successive(
+    rows: Rows, seen: Rows, wanted: Wanted, schema: Schema, *, only_last: bool = False
+) -> Successive:
+    """`rows`: a split as the model reads it; `seen`: with the spans of what was before.
+
+    `only_last`: of each user; of several rows with the same past any one.
+    """
     parts, spans, left_out = [], [], 0
     log: EventLog | None = None
     for chunk, with_seen in zip(rows.chunks(), seen.chunks(), strict=True):
@@ -48,4 +57,7 @@ def successive(rows: Rows, seen: Rows, wanted: Wanted, schema: Schema) -> Succes
     assert log is not None
     whole, seen_L2 = joined(parts), torch.cat(spans).long()
     order_L = (whole.user.long() * (len(log) + 1) + seen_L2[:, 1]).argsort(stable=True)
+    if only_last:
+        user_L = whole.user[order_L].long()
+        order_L = order_L[user_L.diff(append=user_L.new_full((1,), -1)) != 0]
     return Successive(log, seen_L2[order_L], whole.part(order_L), left_out)
