@@ -29,7 +29,7 @@ def write_page(rows: Path, page: Path = PAGE) -> None:
 
 
 def _table(rows: list[dict[str, str]]) -> Iterator[str]:
-    for key in dict.fromkeys((one["config"], one["router"]) for one in rows):
+    for key in sorted({(one["config"], one["router"]) for one in rows}):
         own = [one for one in rows if (one["config"], one["router"]) == key]
         minutes = [float(one["minutes"]) for one in own if float(one["minutes"]) > 0.1]
         spent = f"{statistics.median(minutes):.0f}" if minutes else ""
