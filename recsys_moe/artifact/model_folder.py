@@ -31,7 +31,7 @@ from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.item_past import Known
 from recsys_moe.files import read_object, sha256_file, write_json
 from recsys_moe.folders import replacing_folder
-from recsys_moe.model.old_names import with_new_parts
+from recsys_moe.model.old_names import with_later_parts, with_new_parts
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.schema import SCHEMA_FILE, ConfigError, DataError, Schema
 
@@ -257,9 +257,10 @@ def _load_schema(folder: Path) -> Schema:
 def _load_model(folder: Path, config: Config, schema: Schema) -> Recommender:
     try:
         model = build_model(config, schema, finished=True)
-        model.load_state_dict(with_new_parts(load_file(folder / "weights.safetensors")))
+        state = with_new_parts(load_file(folder / "weights.safetensors"))
+        model.load_state_dict(with_later_parts(state, model.state_dict()))
     except (RuntimeError, TypeError, ValueError, SafetensorError) as error:
-        reason = str(error).splitlines()[0]
+        reason = " ".join(str(error).split())
         raise DataError(
             f"{folder}/weights.safetensors does not fit config.yaml: {reason}"
         ) from None

@@ -150,6 +150,15 @@ class EventStore:
                 if not (is_known(event, line) or self._is_too_old(event, line)):
                     self._commit({user: _inserted(line, event, self.length)})
 
+    def keep(self, events: Iterable[Event]) -> None:
+        """Store all events of a short-lived process, however many a user has: a request about an
+        earlier time must find those before it."""
+        found: dict[str, list[Event]] = {}
+        for event in events:
+            found.setdefault(str(event.user), []).append(event)
+        with self._lock:
+            self._commit({user: _line(own) for user, own in found.items()})
+
     def _commit(self, changed: dict[str, Timeline]) -> None:
         for user, line in changed.items():
             self._users.pop(user, None)  # to the end of the order
@@ -193,6 +202,22 @@ def _inserted(line: Timeline, event: Event, length: int) -> Timeline:
     gone = (line.gone + keys[:more])[-length:]
     kept = item[more:], value[more:], moment[more:], keys[more:]
     return Timeline(*kept, gone, next(_versions))
+
+
+def _line(events: Sequence[Event]) -> Timeline:
+    """Of one user, in the order of their arrival: as `_inserted` one after the other."""
+    first: dict[int, Event] = {}
+    for event in events:
+        first.setdefault(_digest(event), event)
+    own = dict(sorted(first.items(), key=lambda pair: pair[1].time))
+    values = [math.nan if event.value is None else event.value for event in own.values()]
+    return Timeline(
+        tuple(sys.intern(str(event.item)) for event in own.values()),
+        array("d", values),
+        array("d", [event.time for event in own.values()]),
+        array("Q", own),
+        version=next(_versions),
+    )
 
 
 def is_known(event: Event, line: Timeline) -> bool:

@@ -195,11 +195,11 @@ class UserEvents:
         return sorted(found, key=lambda one: one.time)[-self.length :]
 
     def own(self, asked: Sequence[Asked]) -> list[list[Entry]]:
-        """The last own events of each window, without those that were observed before."""
+        """The last own events of each window by time, without those that were observed before."""
         new = [
-            [event for event in one.own[-self.length :] if not is_known(event, one.line)]
+            [event for event in self._last(one) if not is_known(event, one.line)]
             if one.line.time
-            else one.own[-self.length :]
+            else self._last(one)
             for one in asked
         ]
         flat = [event for own in new for event in own]
@@ -207,6 +207,15 @@ class UserEvents:
         items, times = [str(one.item) for one in flat], [one.time for one in flat]
         entries = iter(self._entries(items, times, values))
         return [[*islice(entries, len(own))] for own in new]
+
+    def _last(self, asked: Asked) -> Sequence[Event]:
+        """Of its own events; what is later than it may see makes no room for itself."""
+        own = asked.own
+        if asked.before < math.inf:
+            own = [event for event in own if event.time < asked.before]
+        if len(own) <= self.length:
+            return own
+        return sorted(own, key=lambda event: event.time)[-self.length :]
 
     def _entries(
         self, items: Sequence[str], times: Sequence[float], values: Sequence[float]

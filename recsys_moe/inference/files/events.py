@@ -31,7 +31,7 @@ def observe_file(predictor: Predictor, path: Path) -> None:
     if not path.is_file():
         raise DataError(f"--events {path}: no such file")
     store.max_users = sys.maxsize
-    store.replay(_checked(path, reader))
+    store.keep(_checked(path, reader))
     logger.info("%s: events of %d users", path, len(store))
 
 

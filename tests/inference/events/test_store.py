@@ -61,6 +61,17 @@ def test_the_store_has_the_last_of_the_whole_log(events: list[Event], data: st.D
             assert kept(found.of(user)) == naive(events, user, found.length)
 
 
+@given(EVENTS)
+def test_all_events_of_a_file_are_kept_as_one_after_the_other(events: list[Event]) -> None:
+    whole, one_by_one = store(length=2), store(length=40)
+    whole.keep(events)
+    one_by_one.replay(events)
+    for user in "uvw":
+        found, wanted = whole.of(user), one_by_one.of(user)
+        assert kept(found) == kept(wanted) == naive(events, user, 40)
+        assert found.keys == wanted.keys and len(found.value) == len(found.time)
+
+
 @given(st.lists(st.integers(0, 1000), unique=True, max_size=20), st.randoms(use_true_random=False))
 def test_within_the_tolerance_the_order_of_arrival_does_not_matter(
     times: list[int], random: object
