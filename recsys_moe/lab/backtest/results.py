@@ -10,15 +10,16 @@ from typing import Any
 
 import pandas as pd
 
-from recsys_moe.files import write_json, write_text
+from recsys_moe.files import read_record, write_json, write_text
 from recsys_moe.kinds import metric_title
-from recsys_moe.lab.backtest.plan import BacktestPlan, BacktestRequest, text_of
+from recsys_moe.lab.backtest.plan import UPDATES, BacktestPlan, BacktestRequest, text_of
 from recsys_moe.lab.compare.epochs import read_epochs
 from recsys_moe.lab.compare.run_files import total_seconds
 from recsys_moe.lab.jobs.lab_run import LabRun
 from recsys_moe.lab.jobs.plan_file import Raw
 from recsys_moe.lab.report.plots_periods import SHOWN, over_time, save_lines
 
+RESULTS = "results.json"
 DIGITS = 6
 """After the point, in CSV."""
 
@@ -30,13 +31,13 @@ def run_of(out: Path, update: str, period: int) -> LabRun:
 
 
 def write(plan: BacktestPlan, request: BacktestRequest, out: Path) -> Raw:
-    """results.json, periods.csv and periods.svg of what is finished."""
-    found = {
-        u: [_record(plan, out, u, p) for p in range(len(plan.starts))] for u in request.updates
-    }
+    """results.json, periods.csv and periods.svg of what is finished, of earlier calls too."""
+    wanted = {*request.updates, *_before(out)}
+    updates = [update for update in UPDATES if update in wanted]
+    found = {u: [_record(plan, out, u, p) for p in range(len(plan.starts))] for u in updates}
     rows = [one for records in found.values() for one in records if one]
-    results = {"updates": list(request.updates), "periods": rows, "summary": [*_means(rows)]}
-    write_json(out / "results.json", results)
+    results = {"updates": updates, "periods": rows, "summary": [*_means(rows)]}
+    write_json(out / RESULTS, results)
     write_text(
         out / "periods.csv", pd.DataFrame(map(_flat, rows), dtype=object).to_csv(index=False)
     )
@@ -44,6 +45,13 @@ def write(plan: BacktestPlan, request: BacktestRequest, out: Path) -> Raw:
         known = {u: [*takewhile(bool, records)] for u, records in found.items()}
         save_lines(out / "periods.svg", {u: over_time(one) for u, one in known.items() if one})
     return results
+
+
+def _before(out: Path) -> list[str]:
+    """The updates that earlier calls asked for. Raises DataError."""
+    if not (out / RESULTS).is_file():
+        return []
+    return list(read_record(out / RESULTS, "delete it")["updates"])
 
 
 def _record(plan: BacktestPlan, out: Path, update: str, period: int) -> Raw:
@@ -109,7 +117,7 @@ def summary(results: Raw, out: Path) -> str:
             table,
             "",
             "mean: of the periods after the first, weighted by rows, and all minutes of training",
-            f"{out / 'periods.csv'}, periods.svg, results.json",
+            f"{out / 'periods.csv'}, periods.svg, {RESULTS}",
         ]
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,6 +17,7 @@ from data_prep.cut import PreparedLog
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, Interrupted
 from recsys_moe.lab.backtest.plan import BacktestRequest, make_plan, period_starts
+from recsys_moe.lab.backtest.results import summary
 from recsys_moe.lab.backtest.run import Cut, backtest
 from recsys_moe.schema import Schema
 from tests.conftest import TINY_MODEL, Command, tells
@@ -105,6 +107,17 @@ def test_an_interrupted_backtest_goes_on_without_repeating_a_run(
     backtest(request, data, out, opened, executor=InProcess())
     assert [row["period"] for row in read_rows(out)] == ["1", "2"]
     assert manifest.stat().st_mtime_ns == before
+
+
+def test_a_call_for_one_update_keeps_the_rows_of_the_others(
+    data: Path, done: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(done, out := tmp_path / "out")
+    request = replace(ASKED, updates=["none"])
+    results = backtest(request, data, out, opened, executor=InProcess()).results
+    assert results == json.loads((done / "results.json").read_text())
+    assert read_rows(out) == read_rows(done) and len(read_rows(out)) == 3 * 3
+    assert "retrain" in summary(results, out)
 
 
 def test_another_plan_in_the_same_folder_is_refused(data: Path, done: Path) -> None:
