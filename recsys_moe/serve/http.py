@@ -125,6 +125,8 @@ def _invalid(error: ValidationError, body: type[BaseModel]) -> HTTPException:
 
 def _words(fault: ErrorDetails, body: type[BaseModel]) -> str:
     text = fault["msg"].removeprefix("Value error, ")
+    if fault["type"] == "too_short":  # all such lists need one
+        return "must not be empty, got []; add an entry"
     if fault["type"] not in (RULE, "missing", "extra_forbidden"):
         return text
     got = json.dumps(fault["input"], default=repr)[:80]

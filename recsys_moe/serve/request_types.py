@@ -174,11 +174,11 @@ class UserEvent(OwnEvent):
 def _events_tag(value: Any) -> str | None:
     if not isinstance(value, list):
         return None
-    return "each" if value and isinstance(value[0], list) else "all"
+    return "each" if value and isinstance(value[0], list | None) else "all"
 
 
 OwnEvents = Annotated[
-    Annotated[list[OwnEvent], Tag("all")] | Annotated[list[list[OwnEvent]], Tag("each")],
+    Annotated[list[OwnEvent], Tag("all")] | Annotated[list[list[OwnEvent] | None], Tag("each")],
     Discriminator(
         _events_tag,
         custom_error_type=RULE,
@@ -242,7 +242,7 @@ def events_of(given: OwnEvents, rows: int) -> list[Any]:
         return plain_events(given)  # type: ignore[arg-type]
     if len(given) != rows:
         raise DataError(f"events must be of all rows or a list per row ({rows}), got {len(given)}")
-    return [plain_events(one) for one in given]
+    return [plain_events(one or ()) for one in given]
 
 
 def events_by_row(given: OwnEvents, rows: int) -> list[list[GivenEvent]]:

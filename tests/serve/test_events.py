@@ -66,6 +66,17 @@ def test_events_of_a_request_are_not_stored_and_equal_stored_ones(caller: Caller
     assert each == pytest.approx([inline[0], before[1]], abs=1e-6)
 
 
+def test_null_is_a_row_without_events_as_none_is_in_python(
+    caller: Caller, predictor: Predictor
+) -> None:
+    for events in ([[OWN], None], [None, [OWN]], [None, None]):
+        expected = predictor.score(*PAIRS.values(), events=events).tasks["watch"].tolist()
+        assert watch(caller, {**PAIRS, "events": events}) == pytest.approx(expected, abs=1e-6)
+    users = {"users": ["u0", "u1"], "k": 3}
+    empty = answer(caller, "/recommend", {**users, "events": [[OWN], []]})
+    assert answer(caller, "/recommend", {**users, "events": [[OWN], None]}) == empty
+
+
 def test_the_list_of_a_known_user_follows_the_events_of_the_request(caller: Caller) -> None:
     body = {"users": ["u0"], "k": 5}
     [inline] = answer(caller, "/recommend", {**body, "events": [OWN]})["rankings"]
@@ -150,7 +161,7 @@ def test_lists_that_arrive_together_are_written_by_few_fsyncs_and_answered_each(
 @pytest.mark.parametrize(
     ("path", "body", "words"),
     [
-        ("/events", {"events": []}, "events: List should have at least 1 item"),
+        ("/events", {"events": []}, "events: must not be empty, got []; add an entry"),
         ("/events", {"events": [OWN]}, "events[0].user: field 'user' must be given, got {"),
         (
             "/events",
