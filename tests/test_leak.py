@@ -68,10 +68,15 @@ def changed(rows: TimedRows, late_N: Tensor, seed: int) -> Iterator[TimedRows]:
     yield rows._replace(item=item_N)
 
 
-@pytest.fixture(scope="module")
-def timekeeper(timed: Path) -> RecModule:
-    """An untrained model that reads the time of a row in every way, and no sequence."""
-    model = {"embedding_dim": 8, "num_experts": 4, "expert_dim": 8, "tower_dims": [4]}
+@pytest.fixture(scope="module", params=["none", "lru"])
+def timekeeper(timed: Path, request: pytest.FixtureRequest) -> RecModule:
+    """An untrained model that reads the time of a row in every way, without and with a sequence."""
+    model = {"sequence": request.param} | {
+        "embedding_dim": 8,
+        "num_experts": 4,
+        "expert_dim": 8,
+        "tower_dims": [4],
+    }
     model |= {"time_features": "all", "sequence_length": LENGTH, "popularity_half_life": 0.001}
     module = RecModule(parse_config({"model": model}))
     module.set_up(RecDataModule(timed, module.config))
@@ -84,9 +89,9 @@ def timekeeper(timed: Path) -> RecModule:
 def timed_rows(
     rows: Columns, log: EventLog, ties: TieRule, times: tuple[Tensor, Tensor]
 ) -> Columns:
-    """Rows that know when they are."""
+    """Rows that know when they are, and what was before."""
     items = ItemPast(log, ITEMS, 0.001)
-    lines = Timelines(log, LENGTH, has_windows=False, has_moments=True, items=items)
+    lines = Timelines(log, LENGTH, has_moments=True, items=items)
     return History(lines, ties).told(rows, *times)
 
 
@@ -94,7 +99,7 @@ def timed_rows(
 def outputs(module: RecModule, rows: Columns) -> list[Tensor]:
     """Logits and vectors of the rows, and the logits of the whole catalogue for their users."""
     assert rows.history is not None and rows.timelines is not None and rows.time is not None
-    request = rows.request
+    request = rows.take(slice(None)).request
     output = module.model(request)
     users = request._replace(moment=rows.timelines.moment(rows.history, rows.time))
     ranker = module.model.ranker(module.model.draws(0), 1)
