@@ -164,11 +164,10 @@ def _differences(name: str, given: Sequence[Tensor], expected: Sequence[Tensor])
 @torch.inference_mode()
 def near_ties(model: Recommender, request: Request) -> Tensor:
     """bool (B,): rows where rounding could change which experts some task's router chooses."""
-    x_BD = model.encode(request)
-    tied_B = torch.zeros(len(x_BD), dtype=torch.bool)
+    tied_B = torch.zeros(request.rows, dtype=torch.bool)
     routings = model(request).routings
     for router, routing in zip(model.routers, routings, strict=True):
-        scores_BE = _scores(router, routing, x_BD)
+        scores_BE = _scores(router, routing, lambda: model.encode(request))
         if scores_BE is not None:
             tied_B |= _is_close(scores_BE, routing)
     shared_BE = routings[0].shared_BE if routings else None
@@ -178,7 +177,7 @@ def near_ties(model: Recommender, request: Request) -> Tensor:
     return tied_B
 
 
-def _scores(router: Router, routing: Routing, x_BD: Tensor) -> Tensor | None:
+def _scores(router: Router, routing: Routing, encoded: Callable[[], Tensor]) -> Tensor | None:
     """What the router chooses the largest of, up to a constant per row; None: it does not."""
     if routing.logits_BE is not None and routing.shared_BE is not None:
         return routing.logits_BE.masked_fill(~routing.shared_BE, -torch.inf)
@@ -188,7 +187,7 @@ def _scores(router: Router, routing: Routing, x_BD: Tensor) -> Tensor | None:
         return routing.probs_BE.log()
     # BASE publishes no probabilities and chooses by the scores of its gate.
     gate = getattr(router, "gate", None)
-    return None if gate is None else gate(x_BD)
+    return None if gate is None else gate(encoded())
 
 
 def _is_close(scores_BE: Tensor, routing: Routing) -> Tensor:
