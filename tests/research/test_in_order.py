@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from recsys_moe.config.files import find_config, read_config_file
 from recsys_moe.config.settings import parse_config
-from research.in_order.__main__ import DATA, Job, append, done, jobs, rows_of
+from research.in_order.__main__ import Job, append, done, jobs, rows_of, settings
 from research.in_order.page import BEGIN, END, FIGURES, write_page
 
 
@@ -17,10 +16,13 @@ def row(seed: int, ndcg: float, **more: float) -> dict[str, object]:
     return {**Job("movielens_1m_next", "moesart", seed)._asdict(), **figures}
 
 
-def test_every_run_has_a_shipped_configuration_and_is_named_once() -> None:
-    assert len({job.name for job in jobs()}) == len(list(jobs())) == 15
-    for name in DATA:
-        parse_config(read_config_file(str(find_config(name))))
+def test_every_run_is_a_shipped_configuration_with_its_router_and_is_named_once() -> None:
+    assert len({job.name for job in jobs()}) == len(list(jobs())) == 18  # 3 x (4 data + 2 routers)
+    for job in jobs():
+        config = parse_config(settings(job))
+        assert (config.model.router.name, config.trainer.seed) == (job.router, job.seed)
+        assert (config.model.time_features == "all") == job.config.endswith("+time")
+        assert job.router == "softmax" or config.model.router.k == 2
 
 
 def test_rows_may_have_more_figures_than_those_before_them(tmp_path: Path) -> None:
