@@ -52,17 +52,20 @@ def _baselines(named: dict[str, dict[str, float | None]], rows: int) -> str:
     return f"baseline: {', '.join(numbers) or none}"
 
 
+EACH = {"user": "", "last": ", the last of each user", "successive": ", a list for each"}
+"""What the relevant items are, by `--lists`."""
+
+
 def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
     """A ranking report as text."""
     from recsys_moe.inference.evaluation.ranking_report import titles
 
     least = f" with {ranking['at_least']}" if ranking["at_least"] else ""
-    in_turn = ranking["lists"] != "user"
-    each = ", the last of each user" if ranking["lists"] == "last" else ", a list for each"
+    in_turn, each = ranking["lists"] != "user", EACH[ranking["lists"]]
     seen = f" except {'' if in_turn else 'positives of '}{' and '.join(ranking['excluded'])}"
     yield (
         f"top-N evaluation by {ranking['task']}: {ranking['users']} users, {ranking['relevant']} "
-        f"relevant items{least}{each if in_turn else ''}, all {ranking['items']} items ranked"
+        f"relevant items{least}{each}, all {ranking['items']} items ranked"
         f"{seen if ranking['excluded'] else ''}"
     )
     popular = ranking["baselines"]["popularity"]

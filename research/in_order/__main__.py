@@ -36,10 +36,8 @@ DATA = {
 TIME = {"model": {"time_features": "all"}}
 """Of configurations with `+time`, which read the time of the row."""
 SEEDS = range(3)
-OTHERS = ("softmax", "topk")
-"""Routers beside MOESART, on the first configuration."""
-DENSE: dict[str, dict[str, Any]] = {"softmax": {}}
-"""Their settings, where they choose no k of the experts."""
+OTHERS: dict[str, dict[str, Any]] = {"softmax": {}, "topk": {"k": 2}}
+"""Routers beside MOESART, on the first configuration, and their settings."""
 LISTS = {"movielens_1m_time": "successive"}
 """Of each relevant row after the cut, not of each user."""
 PRECISION = "bf16-mixed"
@@ -111,8 +109,8 @@ def settings(job: Job) -> dict[str, Any]:
     """The configuration with the settings of this job."""
     config, _, reads_time = job.config.partition("+")
     base = read_config_file(str(find_config(config)))
-    if job.router not in base["model"]["router"].values():
-        base["model"]["router"] = {"name": job.router} | DENSE.get(job.router, {"k": 2})
+    if job.router in OTHERS:
+        base["model"]["router"] = {"name": job.router, **OTHERS[job.router]}
     return merge_all(
         [base, TIME if reads_time else {}, {"trainer": {"seed": job.seed, "precision": PRECISION}}]
     )

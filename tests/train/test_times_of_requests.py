@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from recsys_moe.config.build import build_model
-from recsys_moe.config.settings import parse_config
 from recsys_moe.data.rows import Columns
 from recsys_moe.inference.events.live import MOST_ROWS
 from recsys_moe.inference.files.events import observe_file
@@ -21,16 +20,7 @@ from recsys_moe.model.request import Moment
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
-from tests.conftest import SEQUENCE_MODEL, TINY_MODEL
-
-LATER = 1_700_001_500
-"""After the log of tests/timed.py."""
-
-
-def config() -> Any:
-    model = {**TINY_MODEL, **SEQUENCE_MODEL, "time_features": "all"}
-    trainer = {"max_epochs": 2, "batch_size": 128, "logger": "csv"}
-    return parse_config({"model": model, "optim": {"lr": 0.02}, "trainer": trainer})
+from tests.train.test_time_features import LATER, config
 
 
 @pytest.fixture(scope="module")
