@@ -1,0 +1,107 @@
+"""RecTools' SASRec on the future of MovieLens-1M, in an environment of its own.
+
+    pip install "rectools[torch]==0.19.0" pyarrow
+    python -m research.time_peers.sasrec --ml-1m DIR --protocol cut --csv FILE
+
+Its own defaults, but for sessions of 200 and as many epochs as its validation loss, of the last
+event of each user before the ranked ones, goes on falling. Axes: B sessions, L places, D width,
+I items.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from copy import deepcopy
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from pytorch_lightning import Trainer, seed_everything
+from pytorch_lightning.callbacks import Callback, EarlyStopping
+from rectools import Columns
+from rectools.dataset import Dataset
+from rectools.models import SASRecModel
+from torch import Tensor
+
+from research.time_peers.lists import figures
+from research.time_peers.log import Log
+from research.time_peers.sequences import LENGTH, Score, Split, arguments, ranks, write
+
+PATIENCE = 10
+LOSS = "val_loss"
+
+
+class Best(Callback):
+    """The weights of the epoch with the least validation loss, in memory."""
+
+    def __init__(self) -> None:
+        self.loss, self.epoch, self.weights = float("inf"), 0, {}
+
+    def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
+        loss = float(trainer.callback_metrics[LOSS])
+        if loss < self.loss:
+            self.loss, self.epoch = loss, trainer.current_epoch + 1
+            self.weights = deepcopy(pl_module.state_dict())
+
+
+def main() -> None:
+    options, log, parts = arguments(__doc__)
+    begun = time.perf_counter()
+    model, best = fitted(log, parts, options)
+    minutes = (time.perf_counter() - begun) / 60
+    rank_N = ranks(scorer(model, log), log, parts.ranked)
+    write(
+        options, "SASRec of RecTools", {"epoch": best.epoch, "minutes": minutes, **figures(rank_N)}
+    )
+
+
+def fitted(log: Log, parts: Split, options: argparse.Namespace) -> tuple[Any, Best]:
+    """The model with the weights of its best epoch."""
+    seed_everything(options.seed)
+
+    def trainer() -> Trainer:
+        kept = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        stop = EarlyStopping(LOSS, patience=PATIENCE)
+        return Trainer(max_epochs=options.epochs, callbacks=[stop, Best()], **kept)  # type: ignore[arg-type]
+
+    def is_chosen(events: pd.DataFrame) -> np.ndarray:
+        last = events.groupby(Columns.User)[Columns.Datetime].transform("max")
+        return (events[Columns.Datetime] == last).to_numpy()
+
+    taken = log.taken(parts.fitted | parts.chosen)
+    place = pd.Timestamp("2000-01-01") + pd.to_timedelta(np.arange(len(taken.user)), unit="s")
+    events = {Columns.User: taken.user, Columns.Item: taken.item, Columns.Datetime: place}
+    frame = pd.DataFrame({**events, Columns.Weight: 1.0})
+    model = SASRecModel(
+        session_max_len=LENGTH, get_trainer_func=trainer, get_val_mask_func=is_chosen, verbose=0
+    )
+    model.fit(Dataset.construct(frame))
+    best = next(one for one in model.fit_trainer.callbacks if isinstance(one, Best))  # a copy
+    model.lightning_model.load_state_dict(best.weights)
+    return model, best
+
+
+def scorer(model: Any, log: Log) -> Score:
+    """Inner products of the last place with all items; items it was not fitted on come last."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    net = model.lightning_model.torch_model.eval().to(device)
+    fitted_K = model.data_preparator.item_id_map.external_ids
+    item_K = fitted_K[np.array([isinstance(one, int | np.integer) for one in fitted_K])]
+    own_I = np.zeros(log.items, np.int64)
+    items = item_K.astype(np.int64)
+    own_I[items] = model.data_preparator.item_id_map.convert_to_internal(items)
+    own_I = torch.as_tensor(own_I, device=device)
+
+    def score(token_BL: Tensor, ago_BL: Tensor) -> Tensor:
+        item_ID = net.item_model.get_all_embeddings()
+        own_BL = torch.where(token_BL > 0, own_I[(token_BL - 1).clamp(min=0)], 0)
+        said_BD = net.encode_sessions({"x": own_BL}, item_ID)[:, -1]
+        return (said_BD @ item_ID.T)[:, own_I].masked_fill(own_I == 0, -torch.inf)
+
+    return score
+
+
+if __name__ == "__main__":
+    main()
