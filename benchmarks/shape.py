@@ -19,6 +19,7 @@ from recsys_moe.model.recommender import ModelShape
 from recsys_moe.model.tasks import mean_loss
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.schema import Feature, Schema, Task
+from recsys_moe.train.cuda_graph import Recorded
 
 USERS, ITEMS, RATINGS, BATCH, TASKS = 6040, 3706, 1_000_209, 512, 2
 VAL_ROWS = 224_943
@@ -118,6 +119,20 @@ class Step:
     def whole(self) -> None:
         self.forward_backward()
         self.optimize()
+
+    def record(self) -> None:
+        """From now on `whole` replays forward and backward pass as a CUDA graph."""
+        static = Batch(*(of if of is None else of.clone() for of in next(self.batches)))
+        batches, self.batches = self.batches, itertools.repeat(static)
+        graph = Recorded(self.forward_backward, self.model)
+        self.batches = batches
+
+        def replay() -> None:
+            for to, values in zip(static[:3], next(self.batches)[:3], strict=True):
+                to.copy_(values)
+            graph()
+
+        self.forward_backward = replay  # type: ignore[method-assign]
 
     @property
     def pairs(self) -> int:

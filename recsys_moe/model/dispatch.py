@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.pair_plan import Block, PairPlan, plan_pairs, starts
+from recsys_moe.model.static_dispatch import autocast
 
 
 def sparse_experts(
@@ -33,7 +34,7 @@ def sparse_experts(
     """
     plan, dropout = plan_pairs(selected_BTE), experts.dropout
     keep_PH = dropout.mask((len(plan.row_P), experts.bias_EH.shape[-1]), x_BD)
-    x_BD, kernel_EDH, bias_EH = _autocast(x_BD, experts.kernel_EDH, experts.bias_EH)
+    x_BD, kernel_EDH, bias_EH = autocast(x_BD, experts.kernel_EDH, experts.bias_EH)
     # gather: its gradient is one scatter, that of indexing sorts.
     weights_N = weights_BTE.flatten().gather(0, plan.flat_N).to(x_BD.dtype) * dropout.scale
     slots = weights_BTE.shape[:2]
@@ -163,13 +164,3 @@ def _of(values_PX: Tensor, block: Block) -> Tensor:
     """The rows of a block by expert: a view (experts, capacity, X)."""
     count = block.experts.stop - block.experts.start
     return values_PX[block.pairs].unflatten(0, (count, block.capacity))
-
-
-def _autocast(*tensors: Tensor) -> list[Tensor]:
-    """Cast as autocast would: custom autograd functions do not see it."""
-    kind = tensors[0].device.type
-    if not torch.is_autocast_enabled(kind):
-        return list(tensors)
-    if tensors[0].dtype == torch.float64:  # as autocast does, too
-        return list(tensors)
-    return [tensor.to(torch.get_autocast_dtype(kind)) for tensor in tensors]

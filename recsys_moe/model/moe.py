@@ -20,7 +20,8 @@ from recsys_moe.model.experts import Experts
 from recsys_moe.model.modules import dense_modules, sparse_modules
 from recsys_moe.model.output_means import ExpertOutputMeans, output_means_for
 from recsys_moe.model.penalties import check_names, penalty
-from recsys_moe.routers import Router, Routing
+from recsys_moe.model.static_dispatch import static_experts
+from recsys_moe.routers import ROUTERS, Router, Routing
 from recsys_moe.routers.base import AllSum
 from recsys_moe.routers.joint import check_alike, most_selected, route
 from recsys_moe.routers.replay import replayed
@@ -91,7 +92,10 @@ class MoE(nn.Module):
             return dense_modules(x_BD, weights_BTE, self.experts), routings
         means, scale = self.output_means, self.experts.dropout.scale
         counted = means if self.training else None
-        if self._is_sparse(selected_BTE):
+        if self._is_static(selected_BTE):
+            most = most_selected(self.routers)
+            mixed_BTH = static_experts(x_BD, weights_BTE, selected_BTE, self.experts, most)
+        elif self._is_sparse(selected_BTE):
             on_outputs = None if counted is None else partial(counted.add_pairs, scale)
             mixed_BTH = sparse_experts(
                 x_BD, weights_BTE, selected_BTE, self.experts, on_outputs=on_outputs
@@ -180,12 +184,24 @@ class MoE(nn.Module):
                 "the layer again, got a call before; move it"
             )
 
+    def _is_static(self, selected_BTE: Tensor) -> bool:
+        """Are the chosen pairs evaluated without waiting for the device to tell how many?"""
+        if self.dispatch == "dense" or not waits(selected_BTE) or not len(selected_BTE):
+            return False
+        if self.output_means is not None or _is_transformed() or torch.compiler.is_compiling():
+            return False
+        # Pairs beyond the promise of a router would be lost: those of others are counted.
+        known = all(type(router) in ROUTERS.values() for router in self.routers)
+        return known and most_selected(self.routers) < DENSE_FROM * len(self.experts)
+
     def _is_sparse(self, selected_BTE: Tensor) -> bool:
         if _is_transformed():
             return False  # transforms cannot differentiate the custom backward of the sparse path
+        if is_captured(selected_BTE):
+            return False  # static shapes
         if self.dispatch != "auto":
             return self.dispatch == "sparse"
-        if torch.compiler.is_compiling() or _is_captured(selected_BTE):
+        if torch.compiler.is_compiling():
             return False  # static shapes
         if most_selected(self.routers) < DENSE_FROM * len(self.experts):
             return True
@@ -241,7 +257,12 @@ def _is_transformed() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 
 
-def _is_captured(like: Tensor) -> bool:
+def waits(like: Tensor) -> bool:
+    """Does it take a wait for the device to read `like`?"""
+    return like.is_cuda
+
+
+def is_captured(like: Tensor) -> bool:
     """Whether a CUDA graph is being recorded."""
     return like.is_cuda and torch.cuda.is_current_stream_capturing()
 

@@ -26,6 +26,11 @@ class RandomStream:
         if self._generator is not None:
             self._generator.manual_seed(seed)
 
+    @property
+    def drawn_from(self) -> torch.Generator | None:
+        """The generator of the last draw."""
+        return self._generator
+
     def generator(self, device: torch.device) -> torch.Generator:
         """The generator for the next draws; ask for it anew each time."""
         is_new = self._seed is None

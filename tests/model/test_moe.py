@@ -18,6 +18,7 @@ from recsys_moe.model import pair_plan
 from recsys_moe.model.dispatch import dense_experts, sparse_experts
 from recsys_moe.model.experts import Dropout, Experts
 from recsys_moe.model.moe import MoE, naive_moe
+from recsys_moe.model.static_dispatch import static_experts
 from recsys_moe.routers import RouterShape, Routing
 from recsys_moe.routers.topk import TopKRouter
 
@@ -70,6 +71,7 @@ def check_against_naive(rows: int, tasks: int, experts: int, seed: int) -> None:
         naive_moe(x_BD, weights_BTE, kernel_EDH, bias_EH),
         sparse_experts(x_BD, weights_BTE, selected_BTE, pool(kernel_EDH, bias_EH)),
         dense_experts(x_BD, weights_BTE, pool(kernel_EDH, bias_EH)),
+        static_experts(x_BD, weights_BTE, selected_BTE, pool(kernel_EDH, bias_EH), experts),
     ]
     probe = torch.randn(outputs[0].shape, dtype=torch.float64)
     expected, *found = [torch.autograd.grad((out * probe).sum(), leaves) for out in outputs]
