@@ -15,11 +15,12 @@ from torch import Tensor
 from recsys_moe import Experts, MoE, Predictor, router
 from recsys_moe.model.moe import Dispatch
 from recsys_moe.routers import ROUTERS
+from recsys_moe.train.cuda_graph import Recorded
 from tests.conftest import Command
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 B, D, E, H, USERS = 96, 12, 8, 10, 40
-SETTINGS = ("--router", "moesart", "--max-epochs", 2, "--batch-size", 256)
+SETTINGS = ("--router", "moesart", "--max-epochs", 2, "--batch-size", 128)
 
 
 def layer(name: str, dispatch: Dispatch) -> MoE:
@@ -71,6 +72,63 @@ def both_ways(name: str) -> list[list[Tensor]]:
         leaves = [x_BD, made.experts.kernel_EDH, made.experts.bias_EH]
         results.append([y_BTH, *torch.autograd.grad(y_BTH.float().square().mean(), leaves)])
     return results
+
+
+@pytest.mark.parametrize("name", sorted(ROUTERS))
+def test_a_replayed_layer_draws_and_computes_as_one_that_runs(name: str) -> None:
+    """The same numbers from the same seed, whatever was drawn between; and so the gradients."""
+    made = layer(name, "auto").train().cuda()
+    if not all(one.repeats for one in made.routers):
+        pytest.skip("its steps are not recorded")
+    made.experts.dropout.keep_of_256 = 128
+    x_BD, user_B = (tensor.cuda() for tensor in inputs())
+
+    def call() -> Tensor:
+        made.zero_grad(set_to_none=True)
+        y_BTH, _ = made(x_BD, user_B)
+        y_BTH.square().mean().backward()
+        return y_BTH.detach()
+
+    made.reseed(3)
+    call()
+    made.reseed(7)
+    expected = [call().clone(), *grads(made)]
+    replay = Recorded(call, made)
+    for seed in (3, 7):
+        made.reseed(seed)
+        found = [replay().clone(), *grads(made)]
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-7)
+
+
+def grads(made: MoE) -> list[Tensor]:
+    return [p.grad.clone() for p in made.parameters() if p.grad is not None]
+
+
+def test_sparse_experts_do_not_wait_for_the_device() -> None:
+    made = layer("moesart", "sparse").train().cuda()
+    x_BD, user_B = (tensor.cuda() for tensor in inputs())
+    made(x_BD, user_B)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        y_BTH, _ = made(x_BD, user_B)
+        y_BTH.sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_a_run_with_replays_ends_where_one_without_ends(
+    precision: str, prepared: Path, tmp_path: Path, command: Command
+) -> None:
+    """Near it: some sums of many threads come in another order."""
+    more = ("--set", f"trainer.precision={precision}", "--set", "trainer.accelerator=gpu")
+    for way in ("true", "false"):
+        out = ("--out", tmp_path / way, "--set", f"trainer.cuda_graph={way}")
+        done = command("fit", "--data", prepared, *SETTINGS, *more, *out)
+        assert done.exit_code == 0, done.err
+    near = 1e-3 if precision == "32-true" else 0.02
+    assert figures(tmp_path / "true") == pytest.approx(figures(tmp_path / "false"), rel=near)
 
 
 def figures(run: Path) -> list[float]:

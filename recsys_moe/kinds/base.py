@@ -123,6 +123,8 @@ class Kind(ABC):
     """Predictions are in the unit of the labels."""
     has_noise: ClassVar[bool] = False
     """The variance of a label given its logit is a free parameter, as in a normal law."""
+    repeats: ClassVar[bool] = False
+    """The loss of a step copies nothing from the host: a CUDA graph can hold it."""
     likelihood: ClassVar[float] = 1.0
     """Factor of the loss in a negative log-likelihood of unit noise, up to a constant."""
     needs: ClassVar[tuple[str, ...]] = ()

@@ -22,7 +22,7 @@ class Binary(Kind):
     loss_metric = "bce"
     headline = "auc"
     higher = ("auc",)
-    has_positives = calibrates = is_probability = True
+    has_positives = calibrates = is_probability = repeats = True
     is_numeric = False
     needs = ("positive", "labelled")
     _rule = "0 or 1"

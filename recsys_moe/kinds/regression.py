@@ -29,7 +29,7 @@ class Regression(Kind):
     name = "regression"
     metrics: ClassVar[tuple[str, ...]] = ("mse", "rmse", "mae")
     loss_metric = headline = "mse"
-    is_rating = has_noise = True
+    is_rating = has_noise = repeats = True
     likelihood = 0.5
     needs = ("mean",)
     _rule = "a finite number"

@@ -236,6 +236,14 @@ class Router(nn.Module, metaclass=BuiltInFloat32):
         return None
 
     @property
+    def repeats(self) -> bool:
+        """Does every training step do the same, without a look at values? Then it can be recorded
+        as a CUDA graph."""
+        kind = type(self)
+        has_hooks = (kind.set_epoch, kind.on_step_end) != (Router.set_epoch, Router.on_step_end)
+        return self.passes == 1 and not has_hooks
+
+    @property
     def max_selected(self) -> int:
         """Most experts selected per example in the current mode (training or evaluation)."""
         return self.shape.num_experts

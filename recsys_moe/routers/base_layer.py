@@ -38,6 +38,7 @@ class BaseLayerRouter(Router):
             return dict.fromkeys(names, "has no probabilities")
 
     summary = "one expert per example, equally many examples per expert in training (BASE)"
+    repeats = False  # the auction ends by values
 
     def __init__(self, config: Config, shape: RouterShape) -> None:
         super().__init__(config, shape)

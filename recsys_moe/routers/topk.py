@@ -74,6 +74,10 @@ class TopKRouter(JointRouter):
         )
 
     @property
+    def repeats(self) -> bool:
+        return self.permutation is None
+
+    @property
     def max_selected(self) -> int:
         soft = self.permutation is not None and self.permutation.is_soft
         return self.shape.num_experts if soft else self.config.k

@@ -1,29 +1,42 @@
-"""Record a step as a CUDA graph: one launch instead of hundreds."""
+"""Training steps as a CUDA graph: one launch instead of hundreds.
+
+A graph holds what a step starts on the device and not what Python does: no wait, no shape and no
+number of it may depend on data or on the step.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from recsys_moe.data.rows import Batch
+from recsys_moe.errors import ConfigError
+from recsys_moe.kinds import kind_of
+from recsys_moe.model.registry import MODELS
+from recsys_moe.routers import ROUTERS
 from recsys_moe.routers.stream import RandomStream
 
-T = TypeVar("T")
+logger = logging.getLogger("recsys_moe.fit")
+WARM_UP = 3
+"""Steps before one is recorded: what is made once must be there."""
+Module = Any
+"""A RecModule, which imports this file."""
 
 
-class Recorded(Generic[T]):
+class Recorded:
     """What `call` starts on the device, to be started again in one launch.
 
-    `call` reads and writes the same tensors each time; gradients it sets are new ones. It has run
-    before, so that all it makes once is there, and does not run when it is recorded.
+    `call` reads and writes the same tensors each time, and makes new gradients. It has run before
+    and does not run here.
     """
 
-    def __init__(self, call: Callable[[], T], module: nn.Module) -> None:
-        """`module`: whose gradients `call` sets, and whose streams it draws from."""
+    def __init__(self, call: Callable[[], Any], module: nn.Module) -> None:
+        """`module`: whose gradients `call` makes, and from whose streams it draws."""
         self.parameters = [p for p in module.parameters() if p.requires_grad]
-        module.zero_grad(set_to_none=True)  # those that it makes belong to the graph
         self.graph = torch.cuda.CUDAGraph()
         for generator in generators(module):
             self.graph.register_generator_state(generator)
@@ -31,21 +44,118 @@ class Recorded(Generic[T]):
             self.result = call()
         self.grads = [p.grad for p in self.parameters]
 
-    def __call__(self) -> T:
-        """Replay: the result has the new values, and so do the gradients."""
-        self.attach()
+    def __call__(self) -> Any:
+        """The result of `call`, and the gradients, with new values in the same tensors."""
+        for parameter, grad in zip(self.parameters, self.grads, strict=True):
+            parameter.grad = grad  # steps between replays leave others
         self.graph.replay()
         return self.result
 
-    def attach(self) -> None:
-        """Give the parameters the gradients of the graph; steps between have others."""
-        for parameter, grad in zip(self.parameters, self.grads, strict=True):
-            parameter.grad = grad
 
-
-def generators(module: nn.Module) -> Iterable[torch.Generator]:
-    """Those on the device that modules have drawn from."""
-    streams = (getattr(one, "stream", None) for one in module.modules())
-    for stream in streams:
+def generators(module: nn.Module) -> Iterator[torch.Generator]:
+    """Those that modules have drawn from."""
+    for one in module.modules():
+        stream = getattr(one, "stream", None)
         if isinstance(stream, RandomStream) and (drawn := stream.drawn_from) is not None:
             yield drawn
+
+
+class StepRecorder:
+    """Forward and backward pass of a module's steps, replayed for batches of one layout."""
+
+    def __init__(
+        self, module: Module, record: Callable[[Callable[[], Any], nn.Module], Any] = Recorded
+    ) -> None:
+        """`record`: makes of a call what repeats it."""
+        self.has_replayed = False
+        """Has the last step been replayed? Then gradients are there."""
+        self._module, self._record = (module,), record  # in a tuple: it is no part of the module
+        self._layout: tuple[Any, ...] = ()
+        self._rows = self._steps = 0
+
+    def __call__(self, batch: Batch) -> tuple[Tensor, Tensor] | None:
+        """`step_losses` of the module, done; None: this step is to run by itself.
+
+        The layout is that of the largest batches: the last one of an epoch has fewer rows.
+        """
+        self.has_replayed = False
+        tensors: list[Any] = list(batch)
+        layout, rows = layout_of(batch), len(batch.user)
+        if rows > self._rows:
+            self._layout, self._rows, self._steps = layout, rows, 0
+        if layout != self._layout:
+            return None
+        self._steps += 1
+        if self._steps <= WARM_UP:
+            return None
+        if self._steps == WARM_UP + 1:
+            columns: list[Any] = [of if of is None else of.clone() for of in tensors]
+            self._static = Batch(*columns)
+            self._recorded = self._record(self._whole, self._module[0])
+        to: list[Any] = list(self._static)
+        for column, values in zip(to, tensors, strict=True):
+            if values is not None:
+                column.copy_(values, non_blocking=True)
+        self.has_replayed = True
+        found: tuple[Tensor, Tensor] = self._recorded()
+        return found
+
+    def _whole(self) -> tuple[Tensor, Tensor]:
+        """A step without its draw of seeds and without the optimizer's part."""
+        module = self._module[0]
+        module.zero_grad(set_to_none=True)
+        trained, loss = module.step_losses(self._static, 0)
+        with torch.autocast(trained.device.type, enabled=False):
+            trained.backward()
+        return trained.detach(), loss
+
+
+def layout_of(batch: Batch) -> tuple[Any, ...]:
+    return tuple(
+        (of.shape, of.dtype, of.device) if isinstance(of, Tensor) else of is None for of in batch
+    )
+
+
+def recorder_for(module: Module, device: torch.device) -> StepRecorder | None:
+    """By `trainer.cuda_graph`. Raises ConfigError where it is true and steps cannot be recorded."""
+    asked = module.config.trainer.cuda_graph
+    if asked is False or (asked == "auto" and device.type != "cuda"):
+        return None
+    if not (reason := obstacle(module, device)):
+        return StepRecorder(module)
+    if asked != "auto":
+        raise ConfigError(
+            f"trainer.cuda_graph=true must not be set with {reason}: a CUDA graph cannot hold its "
+            "steps; use auto"
+        )
+    logger.info("training steps are not recorded as a CUDA graph because of %s", reason)
+    return None
+
+
+def obstacle(module: Module, device: torch.device) -> str:
+    """The setting for which steps cannot be recorded; empty where they can."""
+    return next(_obstacles(module, device), "")
+
+
+def _obstacles(module: Module, device: torch.device) -> Iterator[str]:
+    config, model = module.config, module.model
+    if device.type != "cuda":
+        yield f"a {device.type} device"
+    if config.trainer.processes > 1:
+        yield f"{config.trainer.processes} processes"
+    if config.trainer.precision == "16-mixed":
+        yield "trainer.precision=16-mixed"
+    if module.weighting is not None:
+        yield f"tasks.weighting={module.weighting.config.name}"
+    if module.next_item is not None:
+        yield "the loss of the next item"
+    if type(model) not in MODELS.values():
+        yield f"model.name={config.model.name}"
+    if model.encoders is not None or model.trend is not None:
+        yield "encoders of features, bags, context or events"
+    for task in module.schema.tasks:
+        if not kind_of(task).repeats:
+            yield f"task {task.name} of kind {task.kind}"
+    for router in model.routers:
+        if type(router) not in ROUTERS.values() or not router.repeats:
+            yield f"model.router.name={router.config.name}"

@@ -30,6 +30,7 @@ from recsys_moe.schema import Schema
 from recsys_moe.train import workarounds
 from recsys_moe.train.budget import FOR_THE_END, Deadline, planned, with_epochs
 from recsys_moe.train.checkpoints import Checkpoints, Steps, streamed_by
+from recsys_moe.train.cuda_graph import recorder_for
 from recsys_moe.train.finalize import finish_run, how_to_finish
 from recsys_moe.train.finite import NotFiniteError
 from recsys_moe.train.loader import RecDataModule
@@ -80,6 +81,7 @@ def fit(
     del saved  # it is read again as training begins, and is then another file
     module = RecModule(config, datamodule.schema.to_json())
     module.set_up(datamodule, start, bare=checkpoint is not None)
+    module.recorder = recorder_for(module, trainer.strategy.root_device)
     if trainer.is_global_zero and is_new:
         origin: dict[str, Any] = {
             "checkpoint": checkpoint,
@@ -201,6 +203,7 @@ def dry_run(
     alone = _with(config, devices=1, num_nodes=1)
     module = RecModule(alone, datamodule.schema.to_json())
     module.set_up(datamodule, opened.start, bare=saved is not None)
+    recorder_for(module, opened.trainer.strategy.root_device)
     if saved is not None:
         module.load_state_dict(saved.state["state_dict"])
         _check_steps(opened, config)

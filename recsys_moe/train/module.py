@@ -18,6 +18,7 @@ from recsys_moe.model.output import Output
 from recsys_moe.model.tasks import Counts, step_counts
 from recsys_moe.model.weighting import Step
 from recsys_moe.seeds import stream_seed
+from recsys_moe.train.cuda_graph import StepRecorder
 from recsys_moe.train.evaluation_steps import EvaluationSteps
 from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.losses import TaskLosses, shifted
@@ -52,10 +53,14 @@ class RecModule(EvaluationSteps):
         """
         super().__init__(as_config(config), schema_json)
         self.penalty_weights = self.config.penalties.model_dump()
-        self._reset_epoch_sums()
+        self.recorder: StepRecorder | None = None
+        """Replays training steps as a CUDA graph; None: every step runs by itself."""
+        self._loss_sum, self._pairs = (torch.zeros((), dtype=torch.float64) for _ in range(2))
+        self._rows = 0
 
     def _reset_epoch_sums(self) -> None:
-        self._loss_sum, self._pairs = (torch.zeros((), dtype=torch.float64) for _ in range(2))
+        self._loss_sum.zero_()  # in place: a recorded step adds to these
+        self._pairs.zero_()
         self._rows = 0
 
     def build(self, schema_json: str) -> None:
@@ -104,7 +109,8 @@ class RecModule(EvaluationSteps):
         super().on_load_checkpoint(checkpoint)
         if self._trainer is not None and self.trainer.state.fn == "fit":  # which goes on
             sums = checkpoint["epoch_sums"] * (self.global_rank == 0)  # of all processes
-            self._loss_sum, self._pairs, self._rows = sums[0], sums[1], int(sums[2])
+            self._loss_sum, self._pairs = (one.clone() for one in sums[:2])
+            self._rows = int(sums[2])
 
     def on_train_start(self) -> None:
         self._steps_per_epoch = steps_per_epoch(self.trainer)
@@ -117,6 +123,19 @@ class RecModule(EvaluationSteps):
         place = (self.global_step, self.global_rank, *self._part_of_step(batch_idx))
         seed = stream_seed(settings.seed, "step", *place)
         self.model.set_epoch(self.global_step / self._steps_per_epoch)
+        self._loss_sum, self._pairs = (of.to(self.device) for of in (self._loss_sum, self._pairs))
+        self._rows += len(batch.user)
+        done = None
+        if self.recorder is not None:
+            self.model.reseed(seed)
+            done = self.recorder(batch)
+        trained, loss = self.step_losses(batch, seed) if done is None else done
+        if batch_idx % settings.log_every_n_steps == 0:
+            self._check_step(loss)
+        return trained
+
+    def step_losses(self, batch: Batch, seed: int) -> tuple[Tensor, Tensor]:
+        """What a training step minimises, and the loss that is logged, without gradient."""
         counts = self._counts(batch.labels, batch.weight, batch.user)
         outputs = self._passes(batch, seed)
         parts = [self._parts(output, batch.labels, counts) for output in outputs]
@@ -128,9 +147,7 @@ class RecModule(EvaluationSteps):
             factors_T = self._factors(losses_T, batch)
             trained = (factors_T * losses_T).sum()
             self._replay = batch, counts, seed
-        self._add_to_epoch(loss.detach() * counts.rows, outputs[0], len(batch.user))
-        if batch_idx % settings.log_every_n_steps == 0:
-            self._check_step(loss.detach())
+        self._add_to_epoch(loss.detach() * counts.rows, outputs[0])
         extra = torch.stack(penalties).sum()
         if self.next_item is not None:
             extra = extra + sum(self.next_item(self.model, one, batch, seed) for one in outputs)
@@ -140,11 +157,22 @@ class RecModule(EvaluationSteps):
             extra = extra + (apart_T if factors_T is None else factors_T * apart_T).sum()
         if self._trainer is None or makes_step(self.trainer):
             self.model.on_step_end(all_sum)
-        return len(outputs) * trained + extra
+        return len(outputs) * trained + extra, loss.detach()
+
+    def backward(self, loss: Tensor, *given: Any, **named: Any) -> None:
+        """Lightning's, unless a replay has done it."""
+        if self.recorder is None or not self.recorder.has_replayed:
+            super().backward(loss, *given, **named)
+
+    def optimizer_zero_grad(self, *given: Any, **named: Any) -> None:
+        """Lightning's, unless a replay has written new gradients over the old."""
+        if self.recorder is None or not self.recorder.has_replayed:
+            super().optimizer_zero_grad(*given, **named)
 
     def _passes(self, batch: Batch, seed: int) -> list[Output]:
         """The outputs of a training step, one per pass of the router."""
-        self.model.reseed(seed)
+        if self.recorder is None:  # else it is done: a recorded step cannot
+            self.model.reseed(seed)
         return [self._shifted(batch) for _ in range(self.model.passes)]
 
     def _factors(self, losses_T: Tensor, batch: Batch) -> Tensor:
@@ -185,12 +213,11 @@ class RecModule(EvaluationSteps):
             penalties = penalties + self.next_item(self.model, output, batch, 0)
         return losses, penalties
 
-    def _add_to_epoch(self, loss_sum: Tensor, output: Output, rows: int) -> None:
-        self._loss_sum = self._loss_sum.to(loss_sum.device) + loss_sum
+    def _add_to_epoch(self, loss_sum: Tensor, output: Output) -> None:
+        self._loss_sum += loss_sum
         if output.routings:
             selected_BE = reduce(torch.logical_or, [r.selected_BE for r in output.routings])
-            self._pairs = self._pairs.to(loss_sum.device) + selected_BE.sum()
-        self._rows += rows
+            self._pairs += selected_BE.sum()
 
     def _check_step(self, loss: Tensor) -> None:
         loss = all_sum(loss) / process_count()

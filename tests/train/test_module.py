@@ -159,9 +159,8 @@ def test_the_evaluated_share_counts_an_expert_once_for_all_tasks(
         [[[1, 0, 0, 0], [1, 1, 0, 0]], [[1, 1, 0, 0], [0, 0, 1, 0]]], dtype=torch.bool
     )
     routings = [Routing(selected_BE.float(), selected_BE) for selected_BE in selections_TBE]
-    trained._add_to_epoch(
-        torch.tensor(0.5 * 2), Output(torch.zeros(2, 2), {"routings": routings}), rows=2
-    )
+    trained._add_to_epoch(torch.tensor(0.5 * 2), Output(torch.zeros(2, 2), {"routings": routings}))
+    trained._rows += 2
     logged: dict[str, float] = {}
     monkeypatch.setattr(trained, "log", lambda name, value: logged.update({name: float(value)}))
     trained._log_epoch_sums()
