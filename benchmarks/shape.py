@@ -124,6 +124,7 @@ class Step:
         """From now on `whole` replays forward and backward pass as a CUDA graph."""
         static = Batch(*(of if of is None else of.clone() for of in next(self.batches)))
         batches, self.batches = self.batches, itertools.repeat(static)
+        del self.output, self.loss
         graph = Recorded(self.forward_backward, self.model)
         self.batches = batches
 

@@ -6,6 +6,7 @@ number of it may depend on data or on the step.
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,6 +38,7 @@ class Recorded:
     def __init__(self, call: Callable[[], Any], module: nn.Module) -> None:
         """`module`: whose gradients `call` makes, and from whose streams it draws."""
         self.parameters = [p for p in module.parameters() if p.requires_grad]
+        gc.collect()  # what is left of earlier steps remembers their stream
         self.graph = torch.cuda.CUDAGraph()
         for generator in generators(module):
             self.graph.register_generator_state(generator)
