@@ -64,6 +64,8 @@ def load_items(path: Path, schema: Schema, are_read: bool) -> Known | None:
             "popularity": (torch.float32, every),
             "end": (torch.float64, (1,)),
         }
+        if "total" in found:
+            wanted["total"] = wanted["end"]
         is_whole = {name: (one.dtype, (*one.shape,)) for name, one in found.items()} == wanted
     if not is_whole:
         raise damaged(path, "the items do not match schema.json")

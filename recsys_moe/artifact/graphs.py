@@ -46,7 +46,8 @@ class Graph(nn.Module):
     that read events: `event_item` (B, L) int64 indices, `event_value` (B, L) float32, standardised
     ratings or NaN, `event_time` (B, L) float64 seconds: the last events of each row's user, by
     time, from the left; `event_count` (B,) int64: how many there are. What is behind them is not
-    read. For models that read the time of a row: `time` (B,) float64, seconds since 1970, or NaN.
+    read. For models that read the time of a row: `time` (B,) float64, seconds since 1970, or NaN;
+    of age and popularity of items it knows what the model folder does.
 
     `predictions` (B, T) float32, one column per task, or class, in the order of the schema.
     `calibrated`, the same with the calibrated probability where there is one; only for models that
@@ -62,8 +63,8 @@ class Graph(nn.Module):
         self.model = copy.deepcopy(artifact.model).requires_grad_(False)
         self.tasks = artifact.schema.tasks
         self.calibration = artifact.calibration
-        for name, values in {} if artifact.past is None else artifact.past._asdict().items():
-            self.register_buffer(f"past_{name}", values)
+        for name in () if artifact.past is None else ("first", "popularity", "end"):
+            self.register_buffer(f"past_{name}", getattr(artifact.past, name))
         self.reads_items = artifact.past is not None
         self.outputs = ("predictions", "calibrated")[: 2 if self.calibration else 1]
 

@@ -23,14 +23,35 @@ class Known(NamedTuple):
     """As in `Moment`, float32."""
     end: Tensor
     """(1,): when the last event of the log was, float64 seconds."""
+    total: Tensor | None = None
+    """(1,): decayed number of events of all items at the end, float64; None in older folders."""
 
-    def at(self, item_B: Tensor, time_B: Tensor) -> tuple[Tensor, Tensor]:
+    def at(
+        self, item_B: Tensor, time_B: Tensor, given_B: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """See `Standing`. Popularity is unknown (NaN) up to the end of the log."""
         item_B = shown(item_B).long().clamp(max=len(self.first) - 1)
         age_B = time_B - self.first[item_B]
         is_known_B = (age_B > 0) & (time_B > self.end)
         popularity_B = torch.where(is_known_B, self.popularity[item_B], torch.nan)
         return torch.where(age_B > 0, age_B, torch.nan).float(), popularity_B
+
+
+class Counts(NamedTuple):
+    """Numbers of events, each decayed to a time (seconds) of its own. (B,) float64"""
+
+    number: Tensor
+    time: Tensor
+
+    def decayed(self, time_B: Tensor, per_second: float) -> Tensor:
+        """The numbers at other times. `per_second`: halvings."""
+        return self.number * torch.exp2((self.time - time_B).double() * per_second)
+
+    def over(self, every: Counts, num_items: int, per_second: float) -> Tensor:
+        """Popularity: those of an item, over what the mean item has of the events of all. What
+        both have decayed by since cancels."""
+        lag_B = (self.time - every.time).double() * per_second
+        return num_items * (self.number / every.number * torch.exp2(lag_B))
 
 
 class ItemPast:
@@ -42,7 +63,7 @@ class ItemPast:
         item_P, time_P = log.item_P.long().clamp(max=num_items), log.time_P
         known_P = item_P < num_items
         item_P, time_P = item_P[known_P], time_P[known_P]
-        self.num_items, self._per_second = num_items, 1 / (half_life * DAY)
+        self.num_items, self._per_second = num_items, per_second(half_life)
         self._low = int(time_P.min()) if len(time_P) else 0
         self._width = (int(time_P.max()) if len(time_P) else 0) - self._low + 2
         slot_P = torch.cat([item_P, torch.full_like(item_P, num_items + 1)])
@@ -68,12 +89,11 @@ class ItemPast:
             reach *= 2
         return state_P
 
-    def at(self, item_B: Tensor, time_B: Tensor) -> tuple[Tensor, Tensor]:
+    def at(
+        self, item_B: Tensor, time_B: Tensor, given_B: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """See `Standing`: age (B,) and popularity (B,), NaN where the item has no event before, and
-        where the time is NaN.
-
-        Popularity is a share, in which the decay since the last event of all cancels.
-        """
+        where the time is NaN."""
         if not len(self._key_P):
             unknown_B = torch.full(item_B.shape, torch.nan)
             return unknown_B, unknown_B
@@ -82,10 +102,9 @@ class ItemPast:
         last_B = self._last(slot_B, time_B)
         is_known_B = (last_B >= self._first_S[slot_B]) & ~time_B.isnan()
         last_B, all_B = last_B.clamp(min=0), all_B.clamp(min=0)
-        lag_B = (self._time_P[last_B] - self._time_P[all_B]).double() * self._per_second
-        share_B = self._state_P[last_B] / self._state_P[all_B] * torch.exp2(lag_B)
+        own, every = (Counts(self._state_P[one], self._time_P[one]) for one in (last_B, all_B))
         first_B = self._time_P[self._first_S[slot_B].clamp(max=len(self._key_P) - 1)]
-        values = (time_B - first_B, self.num_items * share_B)
+        values = (time_B - first_B, own.over(every, self.num_items, self._per_second))
         age_B, popularity_B = (torch.where(is_known_B, one, torch.nan).float() for one in values)
         return age_B, popularity_B
 
@@ -97,8 +116,15 @@ class ItemPast:
     def known(self) -> Known:
         """At the end of the log."""
         item_N, end = torch.arange(self.num_items + 1), self._low + self._width
-        popularity_N = self.at(item_N, torch.full((len(item_N),), float(end)).double())[1]
+        popularity_N = self.at(item_N, torch.full((len(item_N),), end, dtype=torch.float64))[1]
         first_N = torch.full((len(item_N),), torch.nan, dtype=torch.float64)
         known_N = ~popularity_N.isnan()
         first_N[known_N] = self._time_P[self._first_S[item_N[known_N]]].double()
-        return Known(first_N, popularity_N, torch.tensor([end - 2.0], dtype=torch.float64))
+        total = float(self._state_P[-1]) if len(self._state_P) else 0.0
+        ends = (torch.tensor([one], dtype=torch.float64) for one in (end - 2.0, total))
+        return Known(first_N, popularity_N, *ends)
+
+
+def per_second(half_life: float) -> float:
+    """Halvings a second. `half_life`: days."""
+    return 1 / (half_life * DAY)

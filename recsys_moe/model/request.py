@@ -39,7 +39,9 @@ class Events(NamedTuple):
 class Standing(Protocol):
     """What is known of items at a time."""
 
-    def at(self, item_B: Tensor, time_B: Tensor) -> tuple[Tensor, Tensor]:
+    def at(
+        self, item_B: Tensor, time_B: Tensor, given_B: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Age (seconds) and popularity of the items, strictly before the times: see `Moment`."""
 
 
@@ -49,7 +51,8 @@ class Moment(NamedTuple):
     `time`: float64, seconds since 1970 UTC. `last`: float64, when the user's last event before it
     was. `events`: float32, how many the user had, of the last that a model reads. `age`: float32,
     seconds since the first event of the row's item. `popularity`: float32, events of that item over
-    those of the mean item, all with a half-life. `items`: tells both of other items.
+    those of the mean item, all with a half-life. `items`: tells both of other items. `given`:
+    which of the lists of further events that `items` holds belongs to a row; None: there are none.
     """
 
     time: Tensor
@@ -58,6 +61,7 @@ class Moment(NamedTuple):
     age: Tensor
     popularity: Tensor
     items: Standing | None = None
+    given: Tensor | None = None
 
     @classmethod
     def of(cls, time_B: Tensor, events: Events | None, items: Standing | None = None) -> Moment:
@@ -75,7 +79,7 @@ class Moment(NamedTuple):
         """The same of other items, one a row."""
         if self.items is None:
             return self
-        age_B, popularity_B = self.items.at(item, self.time)
+        age_B, popularity_B = self.items.at(item, self.time, self.given)
         return self._replace(age=age_B, popularity=popularity_B)
 
     def hide(self, lost_B: Tensor) -> None:
@@ -86,7 +90,8 @@ class Moment(NamedTuple):
     def each(self, change: Callable[[Tensor], Tensor]) -> Moment:
         """With other columns."""
         who = change(self.time), change(self.last), change(self.events)
-        return Moment(*who, change(self.age), change(self.popularity), self.items)
+        given = None if self.given is None else change(self.given)
+        return Moment(*who, change(self.age), change(self.popularity), self.items, given)
 
 
 class Request(NamedTuple):

@@ -84,6 +84,14 @@ def test_a_model_folder_keeps_what_holds_after_the_last_event(
         assert math.isnan(at(found.known(), item, math.nan)[0])
 
 
+def test_a_model_folder_counts_the_last_second_of_times_of_today() -> None:
+    """In float32 it would be up to a minute away."""
+    last = 1_700_000_041
+    known = past([(0, last - 60), (1, last)], half_life=60 / DAY).known()
+    assert known.popularity[:2].tolist() == pytest.approx([4 / 3, 8 / 3])
+    assert known.total is not None and float(known.total) == 1.5
+
+
 def test_a_long_log_with_a_short_half_life_stays_finite() -> None:
     year = 366 * int(DAY)
     found = past([(0, 0), (1, 20 * year)], half_life=1 / 24)

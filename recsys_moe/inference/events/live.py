@@ -11,6 +11,7 @@ from torch import Tensor
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.encode import ColdStart, Resolved
+from recsys_moe.inference.events.item_events import ItemEvents
 from recsys_moe.inference.events.observed import GivenEvent
 from recsys_moe.inference.events.reader import NO_EVENTS
 from recsys_moe.inference.events.states import States
@@ -35,10 +36,12 @@ class LiveEvents:
     """Of observed events; None for a model that reads none. Another Predictor may take it over."""
     _user_events: UserEvents | None
     _vectors: UserVectors | None
+    _item_events: ItemEvents | None
 
     def _open(self, store: EventStore | None) -> None:
         reader = self.cold_users.events
-        self.store, self._user_events, self._vectors = None, None, None
+        self.store, self._user_events = None, None
+        self._vectors, self._item_events = None, None
         if reader is not None:
             length = self.artifact.config.model.sequence_length
             self.store = EventStore(length) if store is None else store
@@ -46,6 +49,8 @@ class LiveEvents:
             self._user_events = UserEvents(*parts, reader=reader, store=self.store)
             if self.artifact.config.model.sequence != "none":
                 self._vectors = UserVectors(self._user_events, States(self.artifact.model))
+            if self.artifact.past is not None and self.artifact.past.total is not None:
+                self._item_events = ItemEvents(self.artifact, self.users, self._user_events)
 
     def observe(self, events: Sequence[GivenEvent]) -> Observed:
         """Store what users did: the next `score` and `recommend` of them see it.
@@ -76,13 +81,17 @@ class LiveEvents:
             if given is not None and len(given):
                 raise DataError(NO_EVENTS)
             return self._moment(time_B, {}, len(users))
-        asked, vectors = (users.index_N, users.identities, given), None
+        windows = self._user_events.asked(users.index_N, users.identities, given, time_B=time_B)
+        vectors = events = None
         if len(users) <= MOST_ROWS and self._vectors is not None:
-            vectors = self._vectors.vectors(*asked, time_B=time_B)
-        items, events = items or bool(self.artifact.config.model.chosen_times), None
-        if items or vectors is None:
-            events = self._user_events.events(*asked, time_B=time_B)
-        return self._moment(time_B, {"events": events, "event_vectors": vectors}, len(users))
+            vectors = self._vectors.vectors(windows)
+        if items or vectors is None or self.artifact.config.model.chosen_times:
+            events = self._user_events.events(windows)
+        told = self._moment(time_B, {"events": events, "event_vectors": vectors}, len(users))
+        if self._item_events is None or time_B is None:
+            return told
+        past, given_B = self._item_events.standing(windows)
+        return {**told, "moment": told["moment"]._replace(items=past, given=given_B)}
 
     def _moment(self, time_B: Tensor | None, told: dict[str, Any], rows: int) -> dict[str, Any]:
         """`told`, with when the rows ask for a model that reads it."""

@@ -15,13 +15,15 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
+from weakref import WeakSet
 
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.events.observed import Event
 
 TOLERANCE = 3600.0
-MAX_USERS = 100_000
+MAX_USERS, MAX_EVENTS = 100_000, 200_000
+REPLAYED_AT_ONCE = 1000
 
 
 class Timeline(NamedTuple):
@@ -72,10 +74,20 @@ class Observed:
         return {row: words for row, words in pairs if words not in (STORED, DUPLICATE)}
 
 
+Told: TypeAlias = tuple[str, str, float]
+"""User, item and second of an event."""
+
+
 class Sink(Protocol):
     """Where stored events are kept beyond the process."""
 
     def append(self, events: Sequence[Event]) -> None: ...
+
+
+class Follower(Protocol):
+    """Who hears of every stored event."""
+
+    def add(self, events: Sequence[Told]) -> None: ...
 
 
 class EventStore:
@@ -104,11 +116,14 @@ class EventStore:
         if not 0 <= tolerance < math.inf:
             raise ConfigError(f"--event-tolerance must be at least 0 seconds, got {tolerance:g}")
         self.length, self.max_users, self.tolerance = length, max_users, tolerance
+        self.max_events = MAX_EVENTS
+        """Of all users, that followers keep one by one; of earlier ones they keep sums."""
         self.sink: Sink | None = None
         self.newest = -math.inf
         """Time of the newest event of all that were stored, seconds."""
         self._clock, self._lock = clock, threading.Lock()
         self._users: dict[str, Timeline] = {}
+        self._followers: WeakSet[Follower] = WeakSet()
 
     def __len__(self) -> int:
         """Users with events."""
@@ -117,6 +132,19 @@ class EventStore:
     def of(self, user: str) -> Timeline:
         """The events of a user by raw id as text (`raw_ids.of_value`); empty without any."""
         return self._users.get(user, EMPTY)
+
+    def follow(self, follower: Follower) -> None:
+        """Tell of the last `max_events` that are kept, and of all that come while it exists."""
+        with self._lock:
+            self._followers.add(follower)
+            lines = [*self._users.items()]
+        follower.add(_last_events(lines, self.max_events))
+
+    def _tell(self, events: Iterable[Told]) -> None:
+        if self._followers:
+            told = [*events]
+            for follower in [*self._followers]:
+                follower.add(told)
 
     def append(
         self, events: Sequence[Event], newest: Mapping[str, float] | None = None
@@ -136,19 +164,27 @@ class EventStore:
                 outcomes.append(self._outcome(event, line, last, latest))
                 if outcomes[-1] == STORED:
                     changed[user] = _inserted(line, event, self.length)
-            if changed and self.sink is not None:
-                pairs = zip(events, outcomes, strict=True)
-                self.sink.append([event for event, words in pairs if words == STORED])
+            pairs = zip(events, outcomes, strict=True)
+            stored = [event for event, words in pairs if words == STORED]
+            if stored and self.sink is not None:
+                self.sink.append(stored)
             self._commit(changed)
+            self._tell(map(_told, stored))
         return Observed(outcomes)
 
     def replay(self, events: Iterable[Event]) -> None:
         """Store events that were accepted before, in their order."""
+        left = iter(events)
         with self._lock:
-            for event in events:
-                line = self.of(user := str(event.user))
-                if not (is_known(event, line) or self._is_too_old(event, line)):
-                    self._commit({user: _inserted(line, event, self.length)})
+            while part := [*itertools.islice(left, REPLAYED_AT_ONCE)]:
+                self._tell([_told(event) for event in part if self._replay(event)])
+
+    def _replay(self, event: Event) -> bool:
+        line = self.of(user := str(event.user))
+        if is_known(event, line) or self._is_too_old(event, line):
+            return False
+        self._commit({user: _inserted(line, event, self.length)})
+        return True
 
     def keep(self, events: Iterable[Event]) -> None:
         """Store all events of a short-lived process, however many a user has: a request about an
@@ -157,7 +193,9 @@ class EventStore:
         for event in events:
             found.setdefault(str(event.user), []).append(event)
         with self._lock:
-            self._commit({user: _line(own) for user, own in found.items()})
+            lines = {user: _line(own) for user, own in found.items()}
+            self._commit(lines)
+            self._tell(_last_events([*lines.items()], sys.maxsize))
 
     def _commit(self, changed: dict[str, Timeline]) -> None:
         for user, line in changed.items():
@@ -218,6 +256,22 @@ def _line(events: Sequence[Event]) -> Timeline:
         array("Q", own),
         version=next(_versions),
     )
+
+
+def _told(event: Event) -> Told:
+    return str(event.user), str(event.item), event.time
+
+
+def _last_events(lines: Sequence[tuple[str, Timeline]], most: int) -> list[Told]:
+    """At most so many, and those of the same time as the first of them."""
+    times = sorted(itertools.chain.from_iterable(line.time for _, line in lines))
+    since = times[-most] if len(times) > most else -math.inf
+    return [
+        (user, item, moment)
+        for user, line in lines
+        for item, moment in zip(line.item, line.time, strict=True)
+        if moment >= since
+    ]
 
 
 def is_known(event: Event, line: Timeline) -> bool:

@@ -45,6 +45,16 @@ class Asked(NamedTuple):
     """Seconds; later events are not read."""
 
 
+class Windows(NamedTuple):
+    """The windows that the rows of a request read."""
+
+    asked: list[Asked]
+    user_M: Tensor
+    """Their users, as in `Asked`."""
+    window_B: Tensor
+    """Which of them each row reads."""
+
+
 class UserEvents:
     """The events of users by time, each once, of which a model reads the last.
 
@@ -62,7 +72,7 @@ class UserEvents:
         store: EventStore,
     ) -> None:
         """`store`: of this model or of the one that it replaces."""
-        self._users, self._items, self._reader, self.store = users, items, reader, store
+        self._users, self.items, self._reader, self.store = users, items, reader, store
         self.length = artifact.config.model.sequence_length
         store.length = max(store.length, self.length)
         self._sizes = artifact.schema.user.size, artifact.schema.item.size
@@ -70,7 +80,8 @@ class UserEvents:
         nobody = stored["first"][-1:]  # the OOV id has no events
         self._stored = {**stored, "first": torch.cat([stored["first"], nobody])}
         time_P = stored["time"]
-        self._newest_stored = float(time_P.max()) if len(time_P) else -math.inf
+        self.newest = float(time_P.max()) if len(time_P) else -math.inf
+        """When the last stored event of all was, seconds."""
 
     def observe(self, events: Sequence[Event]) -> Observed:
         """Store checked events."""
@@ -86,27 +97,14 @@ class UserEvents:
         spans = zip(users, first_U[index_N].tolist(), first_U[index_N + 1].tolist(), strict=True)
         return {user: float(time_P[end - 1]) for user, first, end in spans if end > first}
 
-    def events(
-        self,
-        index_B: Tensor,
-        identities: Mapping[int, Identity],
-        given: RowEvents = None,
-        *,
-        time_B: Tensor | None = None,
-    ) -> Events | None:
-        """What a model reads of the users of the rows; None where nobody did anything.
-
-        `index_B`: of known users, `size` or ~i of others, who are in `identities` by row where
-        there may be events. `time_B`: rows read what is strictly before, all of it where it is NaN.
-        Raises DataError for invalid events of the request.
-        """
-        asked, user_M, window_B = self.asked(index_B, identities, given, time_B=time_B)
+    def events(self, windows: Windows) -> Events | None:
+        """What a model reads of the users of the rows; None where nobody did anything."""
         joined = {
             place: self.joined(one)
-            for place, one in enumerate(asked)
+            for place, one in enumerate(windows.asked)
             if one.line.time or one.own or one.before < math.inf
         }
-        return self._windows(user_M, joined, window_B)
+        return self._windows(windows.user_M, joined, windows.window_B)
 
     def asked(
         self,
@@ -115,8 +113,13 @@ class UserEvents:
         given: RowEvents = None,
         *,
         time_B: Tensor | None = None,
-    ) -> tuple[list[Asked], Tensor, Tensor]:
-        """Whose windows the rows read, their users (M,), and which window each row reads (B,)."""
+    ) -> Windows:
+        """Whose events rows read.
+
+        `index_B`: of known users, `size` or ~i of others, who are in `identities` by row where
+        there may be events. `time_B`: rows read what is strictly before, all of it where it is NaN.
+        Raises DataError for invalid events of the request.
+        """
         lists, list_B = self._given(given, len(index_B))
         brought = [one for one in identities.values() if not isinstance(one, str)]
         before_N, before_B = self._before(time_B, [*lists, *brought], len(index_B))
@@ -139,7 +142,7 @@ class UserEvents:
             else:
                 own = [*who, *lists[number]]
                 asked.append(Asked(user, EMPTY, own, "", before_N[before]))
-        return asked, user_M, window_B
+        return Windows(asked, user_M, window_B)
 
     def _before(
         self, time_B: Tensor | None, lists: Sequence[Sequence[Event]], rows: int
@@ -149,7 +152,7 @@ class UserEvents:
         if time_B is None:
             return [math.inf], torch.zeros(rows, dtype=torch.long)
         own = max((one.time for events in lists for one in events), default=-math.inf)
-        newest = max(own, self._newest_stored, self.store.newest)
+        newest = max(own, self.newest, self.store.newest)
         is_past_B = time_B <= newest  # of NaN: no
         before_N, before_B = time_B.where(is_past_B, math.inf).unique(return_inverse=True)
         return before_N.tolist(), before_B
@@ -194,6 +197,15 @@ class UserEvents:
         found = [one for one in found if one.time < asked.before]
         return sorted(found, key=lambda one: one.time)[-self.length :]
 
+    def is_stored(self, user: int, item: int, time: float) -> bool:
+        """Is an event in the log of the model folder, as far as the last ones of its user tell?"""
+        if time > self.newest:
+            return False
+        found = self._base(user)
+        if len(found) >= self.length and time < found[0].time:
+            return True
+        return (item, math.floor(time)) in {(one.item, math.floor(one.time)) for one in found}
+
     def own(self, asked: Sequence[Asked]) -> list[list[Entry]]:
         """The last own events of each window by time, without those that were observed before."""
         new = [
@@ -223,7 +235,7 @@ class UserEvents:
         """Events of raw items and ratings as the model reads them."""
         if not items:
             return []
-        index_N = self._items.places(items)
+        index_N = self.items.places(items)
         columns = times, index_N, map(self._reader.standardised, values)
         return [Entry(*one) for one in zip(*columns, strict=True)]
 

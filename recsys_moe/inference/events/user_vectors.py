@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.inference.events.states import Entry, History, States
-from recsys_moe.inference.events.user_events import Asked, Identity, RowEvents, UserEvents
+from recsys_moe.inference.events.user_events import Asked, UserEvents, Windows
 
 MOST_STEPS = 16
 """Events of a request that cost less one after the other than with the whole timeline again."""
@@ -35,16 +35,9 @@ class UserVectors:
         self._events, self._states = events, states
         self._ends: dict[Hashable, End] = {}
 
-    def vectors(
-        self,
-        index_B: Tensor,
-        identities: Mapping[int, Identity],
-        given: RowEvents = None,
-        *,
-        time_B: Tensor | None = None,
-    ) -> Tensor:
-        """(B, D). See `UserEvents.events`. Raises DataError for invalid events."""
-        asked, _, window_B = self._events.asked(index_B, identities, given, time_B=time_B)
+    def vectors(self, windows: Windows) -> Tensor:
+        """(B, D)"""
+        asked = windows.asked
         kept, once = dict[int, History](), dict[int, Sequence[Entry]]()
         for row, pair in enumerate(zip(asked, self._events.own(asked), strict=True)):
             found = self._history(*pair)
@@ -56,7 +49,7 @@ class UserVectors:
         if once:
             parts = vector_MD, self._states.without_keeping([*once.values()])
             vector_MD = torch.cat(parts)[torch.tensor([*kept, *once]).argsort(stable=True)]
-        return vector_MD[window_B]
+        return vector_MD[windows.window_B]
 
     def _history(self, asked: Asked, own: list[Entry]) -> History | Sequence[Entry]:
         """With stored events that its own follow; else all events."""
