@@ -2,10 +2,10 @@
 
     python benchmarks/gpu.py [--rounds N]
 
-The paper's model at batch 512, 2048, 8192 and 65,536, in float32 and under bfloat16 autocast,
-sparse and dense dispatch in turn, each as it is and with forward and backward pass replayed as a
-CUDA graph. Last, how far its logits are from the processor's. Without a CUDA device it says so and
-ends.
+The paper's model at batch 512, 2048, 8192 and 65,536, in float32 and under bfloat16 autocast. Each
+dispatch in turn, as it is and, where it can be recorded, with forward and backward pass replayed as
+a CUDA graph. Last, how far its logits are from the processor's. Without a CUDA device it says so
+and ends.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from recsys_moe.model.request import Request
 
-WAYS = ("sparse", "dense", "sparse replayed", "dense replayed")
+WAYS = ("sparse", "static", "dense", "static replayed", "dense replayed")
 BATCHES = (512, 2048, 8192, 65_536)
 
 

@@ -33,6 +33,7 @@ SCRIPTS = (
     "memory",
     "validation",
     "gpu",
+    "gpu_loop",
     "ranking",
     "scoring",
     "preparing",

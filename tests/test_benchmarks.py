@@ -22,10 +22,12 @@ TINY = {
     "validation": ["--rounds=2", "--rows=300"],
     "scoring": ["{run}", "--rounds=1", "--pairs=200", "--users=5"],
     "preparing": ["--rows=300"],
-    "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "dense"],
+    "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "static"],
+    "gpu_loop": ["--rounds=2", "--block=2", "--ratings=18200", "--batch-size=512", "--device=cpu"],
+    "launches": ["--experts", "4", "--batch-size=32"],
 }
 
-NOT_IN_MAKE = {"run_all", "serving", "serving_events", "soak", "streaming"}
+NOT_IN_MAKE = {"run_all", "launches", "serving", "serving_events", "soak", "streaming"}
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +63,8 @@ def test_without_a_gpu_its_benchmark_says_so_and_ends_well(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert "sees no CUDA device" in result("gpu", [], capsys)["skipped"]
+    for script in ("gpu", "gpu_loop"):
+        assert "sees no CUDA device" in result(script, [], capsys)["skipped"]
 
 
 def test_memory_stages_are_peaks_so_they_never_fall(prepared: Path, tmp_path: Path) -> None:

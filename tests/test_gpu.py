@@ -20,7 +20,7 @@ from tests.conftest import Command
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 B, D, E, H, USERS = 96, 12, 8, 10, 40
-SETTINGS = ("--router", "moesart", "--max-epochs", 2, "--batch-size", 128)
+SETTINGS = ("--router", "moesart", "--max-epochs", 2, "--batch-size", 256)
 
 
 def layer(name: str, dispatch: Dispatch) -> MoE:
@@ -45,25 +45,27 @@ def test_a_router_decides_on_a_gpu_as_on_the_processor(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(ROUTERS))
-def test_sparse_equals_dense_in_training_on_a_gpu(name: str) -> None:
+@pytest.mark.parametrize("dispatch", ["sparse", "static"])
+def test_sparse_equals_dense_in_training_on_a_gpu(name: str, dispatch: Dispatch) -> None:
     """Values and gradients: both draw the same from the stream of their routers."""
-    for sparse, dense in zip(*both_ways(name), strict=True):
+    for sparse, dense in zip(*both_ways(name, dispatch), strict=True):
         torch.testing.assert_close(sparse, dense, rtol=1e-4, atol=1e-6)
 
 
-def test_sparse_equals_dense_under_bfloat16_autocast() -> None:
+@pytest.mark.parametrize("dispatch", ["sparse", "static"])
+def test_sparse_equals_dense_under_bfloat16_autocast(dispatch: Dispatch) -> None:
     """To the seven bits of its fraction, a few roundings one after the other."""
     with torch.autocast("cuda", dtype=torch.bfloat16):
-        results = both_ways("moesart")
+        results = both_ways("moesart", dispatch)
     for sparse, dense in zip(*results, strict=True):
         largest = dense.detach().abs().max().item()
         torch.testing.assert_close(sparse.float(), dense.float(), rtol=0.05, atol=0.02 * largest)
 
 
-def both_ways(name: str) -> list[list[Tensor]]:
-    """Sparse, then dense: the mixtures, and the gradients of x, kernels and biases."""
+def both_ways(name: str, sparse: Dispatch) -> list[list[Tensor]]:
+    """As `sparse` says, then dense: the mixtures, and the gradients of x, kernels and biases."""
     results = []
-    ways: tuple[Dispatch, Dispatch] = ("sparse", "dense")
+    ways: tuple[Dispatch, Dispatch] = (sparse, "dense")
     for dispatch in ways:
         made = layer(name, dispatch).train().cuda()
         x_BD, user_B = (tensor.cuda() for tensor in inputs())
@@ -77,7 +79,7 @@ def both_ways(name: str) -> list[list[Tensor]]:
 @pytest.mark.parametrize("name", sorted(ROUTERS))
 def test_a_replayed_layer_draws_and_computes_as_one_that_runs(name: str) -> None:
     """The same numbers from the same seed, whatever was drawn between; and so the gradients."""
-    made = layer(name, "auto").train().cuda()
+    made = layer(name, "static").train().cuda()
     if not all(one.repeats for one in made.routers):
         pytest.skip("its steps are not recorded")
     made.experts.dropout.keep_of_256 = 128
@@ -105,8 +107,8 @@ def grads(made: MoE) -> list[Tensor]:
     return [p.grad.clone() for p in made.parameters() if p.grad is not None]
 
 
-def test_sparse_experts_do_not_wait_for_the_device() -> None:
-    made = layer("moesart", "sparse").train().cuda()
+def test_static_experts_do_not_wait_for_the_device() -> None:
+    made = layer("moesart", "static").train().cuda()
     x_BD, user_B = (tensor.cuda() for tensor in inputs())
     made(x_BD, user_B)
     torch.cuda.set_sync_debug_mode("error")

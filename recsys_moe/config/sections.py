@@ -187,9 +187,9 @@ class TrainerConfig(Section):
     """Devices of each machine, one process each."""
     num_nodes: int = Field(default=1, ge=1)
     """Machines that train together."""
-    cuda_graph: Literal["auto"] | bool = "auto"
-    """Replay training steps on a GPU as a CUDA graph, one launch for each: `auto` where steps of
-    the model can be recorded, `true` ends with an error where they cannot."""
+    cuda_graph: Literal["auto"] | bool = False
+    """Replay training steps on a GPU as a CUDA graph, one launch for each; experimental, as it has
+    not run on a GPU yet. `auto`: where steps can be recorded; `true`: else end with an error."""
     log_every_n_steps: int = Field(default=100, ge=1)
     logger: LoggerName = "tensorboard"
     """Where metrics go besides metrics.csv: `tensorboard` (events/), `csv` (only there),

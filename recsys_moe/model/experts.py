@@ -63,9 +63,6 @@ class Dropout(nn.Module):
             return None
         size = torch.Size(shape).numel()
         keep = torch.empty(shape, device=like.device)
-        if like.is_cuda:  # one kernel
-            generator = self.stream.generator(like.device)
-            return keep.bernoulli_(self.keep_of_256 / 256, generator=generator)
         if self.keep_of_256 == 128:
             return keep.copy_(self._coins(size, like.device).view(shape))
         lanes = self._bytes(size, like.device).view(shape)

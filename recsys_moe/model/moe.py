@@ -29,7 +29,7 @@ from recsys_moe.seeds import stream_seed
 
 DENSE_FROM = 0.85
 """Share of chosen pairs from which one batched matmul computes all (benchmarks/experts.py)."""
-Dispatch = Literal["auto", "sparse", "dense"]
+Dispatch = Literal["auto", "sparse", "static", "dense"]
 
 
 def _alone(values: Tensor) -> Tensor:
@@ -46,7 +46,9 @@ class MoE(nn.Module):
     An expert is evaluated once per example even when several tasks chose it, so its dropout mask
     is shared by the tasks. `dispatch="sparse"` evaluates the
     chosen pairs only; `dense` evaluates all experts and has static shapes (for export); `auto` is
-    sparse when the routers are. Inside transforms of `torch.func` all experts are evaluated.
+    sparse when the routers are. `static` evaluates as many pairs as the routers may choose at most,
+    in shapes that do not depend on the choice (experimental; for recording on a GPU), or all where
+    that is nearly as many. Inside transforms of `torch.func` all experts are evaluated.
 
     Random numbers: every router, and the dropout, draws from a stream of its own. They follow from
     `seed`, or without one from `torch.manual_seed`. Under `torch.utils.checkpoint` the second run
@@ -185,23 +187,20 @@ class MoE(nn.Module):
             )
 
     def _is_static(self, selected_BTE: Tensor) -> bool:
-        """Are the chosen pairs evaluated without waiting for the device to tell how many?"""
-        if self.dispatch == "dense" or not waits(selected_BTE) or not len(selected_BTE):
+        if self.dispatch != "static" or self.output_means is not None:
             return False
-        if self.output_means is not None or _is_transformed() or torch.compiler.is_compiling():
+        if _is_transformed() or torch.compiler.is_compiling() or not len(selected_BTE):
             return False
-        # Pairs beyond the promise of a router would be lost: those of others are counted.
-        known = all(type(router) in ROUTERS.values() for router in self.routers)
-        return known and most_selected(self.routers) < DENSE_FROM * len(self.experts)
+        # Pairs beyond the promise of a router would be lost: those of others are not trusted.
+        is_known = all(type(router) in ROUTERS.values() for router in self.routers)
+        return is_known and most_selected(self.routers) < DENSE_FROM * len(self.experts)
 
     def _is_sparse(self, selected_BTE: Tensor) -> bool:
         if _is_transformed():
             return False  # transforms cannot differentiate the custom backward of the sparse path
-        if is_captured(selected_BTE):
-            return False  # static shapes
         if self.dispatch != "auto":
             return self.dispatch == "sparse"
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or _is_captured(selected_BTE):
             return False  # static shapes
         if most_selected(self.routers) < DENSE_FROM * len(self.experts):
             return True
@@ -257,12 +256,7 @@ def _is_transformed() -> bool:
     return bool(torch._C._are_functorch_transforms_active())
 
 
-def waits(like: Tensor) -> bool:
-    """Does it take a wait for the device to read `like`?"""
-    return like.is_cuda
-
-
-def is_captured(like: Tensor) -> bool:
+def _is_captured(like: Tensor) -> bool:
     """Whether a CUDA graph is being recorded."""
     return like.is_cuda and torch.cuda.is_current_stream_capturing()
 

@@ -52,9 +52,9 @@ class MoEConfig(ModelConfig):
     that weight decay limits the bilinear term as in matrix factorisation."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
     """Dropout rate inside each expert, after the ReLU."""
-    dispatch: Literal["auto", "sparse", "dense"] = "auto"
-    """How experts are computed: `sparse` (chosen pairs only), `dense` (all), or `auto` (what
-    the router allows)."""
+    dispatch: Literal["auto", "sparse", "static", "dense"] = "auto"
+    """How experts are computed: `sparse` (chosen pairs only), `dense` (all), `auto` (what the
+    router allows), or `static` (as `sparse` in fixed shapes, for a GPU; experimental)."""
     router: Annotated[
         SerializeAsAny[RouterConfig],
         BeforeValidator(_router),

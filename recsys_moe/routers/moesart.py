@@ -125,11 +125,10 @@ def distinct_weights(
     `drawn_BK`, `possible_BK`: from `sample_gumbel`; `adjusted_B`: column of the one expert whose
     logit eq. (3) leaves uncorrected. Nothing here is drawn twice, so r = 1 and log r = 0.
     """
-    k, drawn_log_probs_BK = drawn_BK.shape[-1], log_probs_BE.gather(-1, drawn_BK)
-    weights_BK = sampled_weights(
-        drawn_log_probs_BK, possible_BK.long(), adjusted_B, k=k, strategy=strategy
-    )
-    weights_BE = torch.zeros_like(log_probs_BE).scatter(-1, drawn_BK, weights_BK)
+    drawn_log_probs_BK = log_probs_BE.gather(-1, drawn_BK)
+    corrected_BK = _corrected(drawn_log_probs_BK, adjusted_B, drawn_BK.shape[-1], strategy)
+    weights_BK = softmax_over(corrected_BK, possible_BK)
+    weights_BE = torch.zeros_like(log_probs_BE).scatter_(-1, drawn_BK, weights_BK)
     selected_BE = torch.zeros_like(log_probs_BE, dtype=torch.bool)
     return weights_BE, selected_BE.scatter_(-1, drawn_BK, possible_BK)
 
@@ -147,18 +146,23 @@ def sampled_weights(
     is exactly what differentiating g_i in eq. (3) gives.
     """
     selected_BE = counts_BE > 0
-    log_counts_BE = counts_BE.clamp(min=1).to(log_probs_BE.dtype).log()
-    if strategy == "i":
-        return softmax_over(log_probs_BE, selected_BE)
-    if strategy == "ii":
-        return softmax_over(log_probs_BE + log_counts_BE, selected_BE)
+    corrected_BE = _corrected(log_probs_BE, adjusted_B, k, strategy)
+    if strategy != "i":
+        corrected_BE = corrected_BE + counts_BE.clamp(min=1).to(log_probs_BE.dtype).log()
+    return softmax_over(corrected_BE, selected_BE)
+
+
+def _corrected(log_probs_BE: Tensor, adjusted_B: Tensor, k: int, strategy: Strategy) -> Tensor:
+    """Logits of the drawn experts less their correction, without log r."""
+    if strategy in ("i", "ii"):
+        return log_probs_BE
     if strategy == "iii":
-        # o_i + log r_i - log(k g_i): the router drops out. 0 * keeps it in the graph, so that its
-        # gradient is zero and not missing.
-        return softmax_over(log_counts_BE + 0 * log_probs_BE, selected_BE)
-    is_adjusted_BE = torch.zeros_like(selected_BE).scatter_(-1, adjusted_B[:, None], True)
-    corrected_BE = torch.where(is_adjusted_BE, log_probs_BE, -math.log(k - 1))
-    return softmax_over(corrected_BE + log_counts_BE, selected_BE)
+        # o_i - log(k g_i): the router drops out. 0 * keeps it in the graph, so that its gradient is
+        # zero and not missing.
+        return 0 * log_probs_BE
+    is_adjusted_BE = torch.zeros_like(log_probs_BE, dtype=torch.bool)
+    is_adjusted_BE.scatter_(-1, adjusted_B[:, None], True)
+    return torch.where(is_adjusted_BE, log_probs_BE, -math.log(k - 1))
 
 
 def sample_gumbel(probs_BE: Tensor, noise_BE: Tensor, k: int) -> tuple[Tensor, Tensor]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from recsys_moe.data.rows import Batch
 from recsys_moe.errors import ConfigError
 from recsys_moe.kinds import kind_of
+from recsys_moe.model.moe import MoE
 from recsys_moe.model.registry import MODELS
 from recsys_moe.routers import ROUTERS
 from recsys_moe.routers.stream import RandomStream
@@ -55,10 +56,10 @@ class Recorded:
 
 
 def generators(module: nn.Module) -> Iterator[torch.Generator]:
-    """Those that modules have drawn from."""
-    for one in module.modules():
-        stream = getattr(one, "stream", None)
-        if isinstance(stream, RandomStream) and (drawn := stream.drawn_from) is not None:
+    """Those on a GPU that modules have drawn from."""
+    streams = (getattr(one, "stream", None) for one in module.modules())
+    for drawn in (of.drawn_from for of in streams if isinstance(of, RandomStream)):
+        if drawn is not None and drawn.device.type == "cuda":
             yield drawn
 
 
@@ -124,6 +125,7 @@ def recorder_for(module: Module, device: torch.device) -> StepRecorder | None:
     if asked is False or (asked == "auto" and device.type != "cuda"):
         return None
     if not (reason := obstacle(module, device)):
+        with_static_shapes(module.model)
         return StepRecorder(module)
     if asked != "auto":
         raise ConfigError(
@@ -132,6 +134,14 @@ def recorder_for(module: Module, device: torch.device) -> StepRecorder | None:
         )
     logger.info("training steps are not recorded as a CUDA graph because of %s", reason)
     return None
+
+
+def with_static_shapes(model: nn.Module) -> None:
+    """Dispatch whose shapes do not depend on the choice, in every step, recorded or not: draws of
+    dropout follow from the shapes."""
+    for one in model.modules():
+        if isinstance(one, MoE) and one.dispatch != "dense":
+            one.dispatch = "static"
 
 
 def obstacle(module: Module, device: torch.device) -> str:

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.model import moe, static_dispatch
+from recsys_moe.model import static_dispatch
 from recsys_moe.model.dispatch import sparse_experts
 from recsys_moe.model.experts import Dropout, Experts
-from recsys_moe.model.moe import MoE
+from recsys_moe.model.moe import Dispatch, MoE
 from recsys_moe.model.static_dispatch import block_size, plan_static, static_experts
 from recsys_moe.routers import ROUTERS, router
-from tests.model.test_moe import masked_naive, pool, problem
+from tests.model.test_moe import Foreign, masked_naive, pool, problem
 
 B, E, D, H, USERS = 24, 16, 12, 10, 40
 
@@ -100,25 +100,25 @@ def test_under_bfloat16_autocast_it_stays_close_to_float32() -> None:
     torch.testing.assert_close(half.float(), sparse_experts(*args), rtol=0.05, atol=0.1)
 
 
-def layer_of(name: str) -> MoE:
+def layer_of(name: str, dispatch: Dispatch = "static") -> MoE:
     torch.manual_seed(0)
     sizes = {"input_dim": D, "num_experts": E, "num_users": USERS, "num_tasks": 2}
     routers = [router(name, **sizes, task=task) for task in range(2)]
     for one in routers:
         one.setup(torch.arange(USERS))
-    return MoE(Experts(E, D, H), routers, seed=0).double()
+    return MoE(Experts(E, D, H), routers, dispatch, seed=0).double()
 
 
 @pytest.mark.parametrize("is_training", [True, False])
 @pytest.mark.parametrize("name", sorted(ROUTERS))
-def test_as_on_a_device_every_router_has_the_mixtures_and_gradients_of_dynamic_shapes(
-    name: str, is_training: bool, monkeypatch: pytest.MonkeyPatch
+def test_every_router_has_the_mixtures_and_gradients_of_sparse_dispatch(
+    name: str, is_training: bool
 ) -> None:
     """Where the layer takes static shapes, no router selects more than it promised."""
     found = []
-    for device_waits in (False, True):
-        monkeypatch.setattr(moe, "waits", lambda like, it=device_waits: it)
-        made = layer_of(name).train(is_training)
+    ways: tuple[Dispatch, Dispatch] = ("sparse", "static")
+    for dispatch in ways:
+        made = layer_of(name, dispatch).train(is_training)
         g = torch.Generator().manual_seed(1)
         x_BD = torch.randn(B, D, generator=g, dtype=torch.float64).requires_grad_()
         y_BTH, _ = made(x_BD, torch.arange(B) % USERS)
@@ -128,11 +128,8 @@ def test_as_on_a_device_every_router_has_the_mixtures_and_gradients_of_dynamic_s
         torch.testing.assert_close(here, there)
 
 
-def test_a_device_is_not_waited_for_with_routers_that_keep_their_promise(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Not for rows without any, nor where nearly all is chosen, nor for expert output means."""
-    monkeypatch.setattr(moe, "waits", lambda like: True)
+def test_all_experts_are_computed_where_routers_promise_little() -> None:
+    """Also without rows, for expert output means, and for routers from outside."""
 
     def is_static(name: str, rows: int = 3) -> bool:
         made = layer_of(name).train()
@@ -142,6 +139,9 @@ def test_a_device_is_not_waited_for_with_routers_that_keep_their_promise(
     assert {"moesart", "topk", "pps", "smoe", "vmoe", "hash"} <= static
     assert not static & {"softmax", "relu", "default_moe", "top_p", "expert_choice"}
     assert not is_static("moesart", rows=0)
+    made = layer_of("topk")
+    made.routers[0] = Foreign(None)
+    assert not made._is_static(torch.ones(3, 2, E) > 0)
 
 
 def test_shapes_do_not_depend_on_the_choice() -> None:

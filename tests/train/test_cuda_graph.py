@@ -19,10 +19,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.rows import Batch
 from recsys_moe.errors import ConfigError
-from recsys_moe.model import moe
 from recsys_moe.routers import ROUTERS, selection
 from recsys_moe.train import fit as fit_module
-from recsys_moe.train.cuda_graph import WARM_UP, StepRecorder, obstacle, recorder_for
+from recsys_moe.train.cuda_graph import (
+    WARM_UP,
+    StepRecorder,
+    obstacle,
+    recorder_for,
+    with_static_shapes,
+)
 from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
@@ -61,6 +66,7 @@ def module_of(prepared: Path, settings: Config) -> tuple[RecModule, RecDataModul
 MANY = {**TINY_MODEL, "num_experts": 16}
 MODELS = {
     "moesart": {**MANY, "dropout": 0.5},
+    "static": {**MANY, "dispatch": "static", "dropout": 0.5},
     "joint": {**MANY, "router": {"name": "moesart", "joint": 3}},
     "topk with biases": {**MANY, "router": {"name": "topk"}, "biases": True},
     "two towers": {"name": "two_tower", "embedding_dim": 8},
@@ -155,19 +161,13 @@ def test_nothing_that_is_recorded_waits_for_the_device(
     if reason:
         assert reason == f"model.router.name={name.removeprefix('router ')}"
         return
-    as_on_a_device(monkeypatch)
+    monkeypatch.setattr(selection, "FEW", 0)  # on a device rows are sorted
+    with_static_shapes(module.model)
     module.train()
     module.recorder = StepRecorder(module, Rerun)
     module.model.reseed(0)
     with NoWait():
         module.step_losses(batch, 0)[0].backward()
-
-
-def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The ways that a device takes and a graph records."""
-    monkeypatch.setattr(moe, "waits", lambda like: True)
-    monkeypatch.setattr(moe, "is_captured", lambda like: True)
-    monkeypatch.setattr(selection, "FEW", 0)
 
 
 @pytest.mark.parametrize(
@@ -184,23 +184,25 @@ def as_on_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_a_graph_cannot_hold_is_named(
     sections: dict[str, Any], said: str, prepared: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    module, _ = module_of(prepared, config(**sections))
+    trainer = {**sections.get("trainer", {}), "cuda_graph": "auto"}
+    module, _ = module_of(prepared, config(**{**sections, "trainer": trainer}))
     assert said in obstacle(module, CUDA)
     with caplog.at_level(logging.INFO, "recsys_moe.fit"):
         assert recorder_for(module, CUDA) is None
     assert said in caplog.text
-    trainer = {**sections.get("trainer", {}), "cuda_graph": True}
-    module.config = config(**{**sections, "trainer": trainer})
+    module.config = config(**{**sections, "trainer": {**trainer, "cuda_graph": True}})
     with pytest.raises(ConfigError, match=r"trainer.cuda_graph=true must not be set with"):
         recorder_for(module, CUDA)
 
 
-def test_it_is_off_without_a_device_and_where_it_is_set_off(prepared: Path) -> None:
+def test_it_is_off_by_default_and_without_a_device(prepared: Path) -> None:
     module, _ = module_of(prepared, config())
+    assert recorder_for(module, CUDA) is None
+    assert module.model.moe.dispatch == "auto"
+    module.config = config(trainer={"cuda_graph": "auto"})
     assert recorder_for(module, torch.device("cpu")) is None
     assert isinstance(recorder_for(module, CUDA), StepRecorder)
-    module.config = config(trainer={"cuda_graph": False})
-    assert recorder_for(module, CUDA) is None
+    assert module.model.moe.dispatch == "static"
 
 
 def test_true_without_a_device_is_refused_before_anything_is_written(
