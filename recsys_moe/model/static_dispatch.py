@@ -119,7 +119,8 @@ class _StaticMixture(torch.autograd.Function):
         ctx.plan, ctx.num_experts = plan, len(kernel_EDH)
         expert_BTM, pair_BTM = (of[:, None].expand(-1, tasks, -1) for of in (plan[3], plan[4]))
         weights_BTM = weights_BTE.gather(-1, expert_BTM)
-        return _bags(hidden_PH, pair_BTM.flatten(0, 1), weights_BTM).unflatten(0, (rows, tasks))
+        pair_SM, last = pair_BTM.flatten(0, 1), len(hidden_PH) - 1
+        return _bags(hidden_PH, pair_SM, weights_BTM, last).unflatten(0, (rows, tasks))
 
     @staticmethod
     @once_differentiable
@@ -136,17 +137,19 @@ class _StaticMixture(torch.autograd.Function):
         start_E = torch.searchsorted(plan.expert_N, all_E)
         grad_kernel_EDH = _of_experts(torch.bmm(x_NXD.transpose(1, 2), grad_NXH), start_E)
         grad_bias_EH = _of_experts(grad_NXH.sum(1), start_E)
-        grads = _bags(grad_x_PD, plan.pair_BM), grad_weights_BTE, grad_kernel_EDH, grad_bias_EH
-        return *grads, None, None, None
+        grad_x_BD = _bags(grad_x_PD, plan.pair_BM, skipped=len(grad_x_PD) - 1)
+        return grad_x_BD, grad_weights_BTE, grad_kernel_EDH, grad_bias_EH, None, None, None
 
 
-def _bags(table: Tensor, index_SX: Tensor, weights: Tensor | None = None) -> Tensor:
-    """Weighted sums of rows of `table`, one for each row of the index."""
+def _bags(
+    table: Tensor, index_SX: Tensor, weights: Tensor | None = None, skipped: int | None = None
+) -> Tensor:
+    """Weighted sums of rows of `table`, one for each row of the index, without row `skipped`."""
     size = index_SX.shape[-1]
     starts = torch.arange(0, index_SX.numel(), size, device=table.device)
     weights = None if weights is None else weights.flatten().contiguous()
     index = index_SX.flatten().contiguous()
-    return torch.embedding_bag(table, index, starts, False, 0, False, weights)[0]
+    return torch.embedding_bag(table, index, starts, False, 0, False, weights, False, skipped)[0]
 
 
 def _dots(grad_SH: Tensor, hidden_PH: Tensor, plan: StaticPlan, selected_BTE: Tensor) -> Tensor:
@@ -154,13 +157,13 @@ def _dots(grad_SH: Tensor, hidden_PH: Tensor, plan: StaticPlan, selected_BTE: Te
     dtype, (rows, tasks, num_experts) = grad_SH.dtype, selected_BTE.shape
     if grad_SH.is_cuda and dtype == torch.bfloat16:  # which the kernel is not written for
         grad_SH, hidden_PH = grad_SH.float(), hidden_PH.float()
-    most = plan.pair_BM.shape[1]
+    most, last = plan.pair_BM.shape[1], len(hidden_PH) - 1
     pair_BTM, expert_BTM = (
         of[:, None].expand(-1, tasks, -1) for of in (plan.pair_BM, plan.expert_BM)
     )
     place_F = torch.arange(rows * tasks * most, device=grad_SH.device)
     bag_F, starts_S = place_F.div(most, rounding_mode="floor"), place_F[::most].contiguous()
-    bags = grad_SH, hidden_PH, pair_BTM.flatten().contiguous(), starts_S, bag_F, 0
+    bags = grad_SH, hidden_PH, pair_BTM.flatten().contiguous(), starts_S, bag_F, 0, last
     dots_F = torch.ops.aten._embedding_bag_per_sample_weights_backward(*bags).to(dtype)
     dots_BTE = dots_F.new_zeros(rows, tasks, num_experts)
     return dots_BTE.scatter_(-1, expert_BTM, dots_F.view(rows, tasks, most)).mul_(selected_BTE)

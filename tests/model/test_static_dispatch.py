@@ -90,6 +90,16 @@ def test_weights_off_the_selection_get_no_gradient() -> None:
     assert not grad_BTE[~selected_BTE].any() and grad_BTE[selected_BTE].all()
 
 
+def test_a_row_of_nan_stays_alone() -> None:
+    """The last one, which padding evaluates."""
+    *leaves, selected_BTE = problem(9, 2, 6, seed=1)
+    x_BD, weights_BTE, *parts = (leaf.detach() for leaf in leaves)
+    whole = static_experts(x_BD, weights_BTE, selected_BTE, pool(*parts), 6)
+    x_BD[-1] = torch.nan
+    broken = static_experts(x_BD, weights_BTE, selected_BTE, pool(*parts), 6)
+    assert torch.equal(broken[:-1], whole[:-1]) and broken[-1].isnan().any()
+
+
 def test_under_bfloat16_autocast_it_stays_close_to_float32() -> None:
     *leaves, selected_BTE = problem(9, 2, 6, seed=1)
     x_BD, weights_BTE, kernel_EDH, bias_EH = (leaf.detach().float() for leaf in leaves)
@@ -152,6 +162,21 @@ def test_shapes_do_not_depend_on_the_choice() -> None:
         shapes.add(tuple(tuple(of.shape) for of in plan_static(selected_BTE, 4, block=4)))
     pairs = (math.ceil(7 * 4 / 4) + 5) * 4
     assert shapes == {((pairs,), (pairs,), (pairs // 4,), (7, 4), (7, 4))}
+
+
+def test_on_a_device_nothing_stays_on_the_host_and_no_value_is_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Forward and backward on tensors that have no values; sparse dispatch needs these."""
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: False)
+    x_BD = torch.randn(B, D, device="meta", requires_grad=True)
+    made = layer_of("topk").to("meta").float().train()
+    y_BTH, _ = made(x_BD)
+    y_BTH.sum().backward()
+    assert x_BD.grad is not None and made.experts.kernel_EDH.grad.shape == (E, D, H)
+    made.dispatch = "sparse"
+    with pytest.raises(NotImplementedError, match="nonzero"):
+        made(x_BD)
 
 
 def test_blocks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
