@@ -13,6 +13,7 @@ import mmap
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -145,7 +146,8 @@ def windows(timelines: Sequence[Sequence[Entry]], unknown: int) -> Events:
     """A window and a row for each; `unknown`: the item of padding."""
     counts = [len(one) for one in timelines]
     padding, width = Entry(0.0, unknown, math.nan), max(counts)
-    padded = [[*one, *[padding] * (width - len(one))] for one in timelines]
-    time_ML, item_ML, value_ML = torch.from_numpy(np.array(padded, dtype=np.float64)).unbind(-1)
+    padded = chain.from_iterable((*one, *[padding] * (width - len(one))) for one in timelines)
+    flat = np.fromiter(chain.from_iterable(padded), np.float64, 3 * width * len(counts))
+    time_ML, item_ML, value_ML = torch.from_numpy(flat).view(-1, width, 3).unbind(-1)
     rows = torch.arange(len(counts)), torch.tensor(counts)
     return Events(item_ML.long(), value_ML.float(), time_ML, *rows)

@@ -164,10 +164,12 @@ class EventSequence(Encoder):
         parts: Any = self.blocks
         for block in parts:
             size = block.kept
-            mixed_MLD = block.mixer.extend(block.mixer_norm(x_MLD), events.time, tuple(kept[:size]))
+            asked = block.mixer_norm(x_MLD), events.time, tuple(kept[:size])
             if block is parts[-1]:
-                x_MLD, mixed_MLD = after(x_MLD, count_M), after(mixed_MLD, count_M)
-            x_MLD, kept = block.join(x_MLD, mixed_MLD), kept[size:]
+                x_MLD, mixed = after(x_MLD, count_M), block.mixer.last(*asked, count_M)
+            else:
+                mixed = block.mixer.extend(*asked)
+            x_MLD, kept = block.join(x_MLD, mixed), kept[size:]
         off_ML, rated_ML = self._off(item_MLD, events.value), _rated(events.value)
         sum_M3 = sum_M3 + torch.stack([off_ML.sum(1), rated_ML.sum(1), count_M], -1)
         return self.last_norm(x_MLD) + self._so_far(*sum_M3.unbind(-1))

@@ -49,6 +49,10 @@ class Mixer(nn.Module):
             found.append(out_MD)
         return torch.stack(found, 1)
 
+    def last(self, x_MLD: Tensor, time_ML: Tensor, state: State, count_M: Tensor) -> Tensor:
+        """(M, D): the same at the last of `count_M` events."""
+        return after(self.extend(x_MLD, time_ML, state), count_M)
+
 
 def after(x_ML: Tensor, count_M: Tensor) -> Tensor:
     """What stands at the last of `count_M` places of each window (M, L, ...)."""

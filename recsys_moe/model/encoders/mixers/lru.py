@@ -58,15 +58,23 @@ class LRU(Mixer):
         return self.out(torch.cat([real, imag], -1)), (real, imag)
 
     def extend(self, x_MLD: Tensor, time_ML: Tensor, state: State) -> Tensor:
-        # By complex numbers, one operation an event: this is never exported.
+        return self._said(self._extended(x_MLD, state))
+
+    def last(self, x_MLD: Tensor, time_ML: Tensor, state: State, count_M: Tensor) -> Tensor:
+        return self._said(after(self._extended(x_MLD, state), count_M))
+
+    def _extended(self, x_MLD: Tensor, state: State) -> Tensor:
+        """Hidden units (M, L, H) by complex numbers, one operation an event: this is never
+        exported."""
         size_H, angle_H = torch.exp(-self.log_decay_H.exp()), self.log_angle_H.exp()
-        factor_H, hidden_MH = torch.polar(size_H, angle_H), torch.complex(*state)
-        found = []
+        factor_H, hidden_MH, found = torch.polar(size_H, angle_H), torch.complex(*state), []
         for input_MH in torch.complex(*self._into(x_MLD)).unbind(1):
             hidden_MH = torch.addcmul(input_MH, factor_H, hidden_MH)
             found.append(hidden_MH)
-        hidden_MLH = torch.stack(found, 1)
-        return self.out(torch.cat([hidden_MLH.real, hidden_MLH.imag], -1))
+        return torch.stack(found, 1)
+
+    def _said(self, hidden: Tensor) -> Tensor:
+        return self.out(torch.cat([hidden.real, hidden.imag], -1))
 
     def _hidden(self, x_MLD: Tensor) -> Pair:
         return recurrence(self._into(x_MLD), self._powers(CHUNK))
