@@ -66,14 +66,21 @@ class Moment(NamedTuple):
     @classmethod
     def of(cls, time_B: Tensor, events: Events | None, items: Standing | None = None) -> Moment:
         """From the events of rows that share windows only where they read the same."""
-        unknown_B = torch.full_like(time_B, torch.nan)
-        last_B, count_B = unknown_B, torch.zeros_like(time_B)
+        last_B, count_B = torch.full_like(time_B, torch.nan), torch.zeros_like(time_B)
         if events is not None:
             last_B = events.time[events.window, (events.place - 1).clamp(min=0)]
             last_B = torch.where(events.place > 0, last_B, torch.nan)
             count_B = events.place
+        return cls.after(time_B, last_B, count_B, items)
+
+    @classmethod
+    def after(
+        cls, time_B: Tensor, last_B: Tensor, count_B: Tensor, items: Standing | None = None
+    ) -> Moment:
+        """From the last event and the number of events of rows."""
+        unknown_B = torch.full_like(time_B, torch.nan).float()
         count_B = torch.where(time_B.isnan(), torch.nan, count_B.float())
-        return cls(time_B, last_B, count_B, unknown_B.float(), unknown_B.float(), items)
+        return cls(time_B, last_B, count_B, unknown_B, unknown_B.clone(), items)
 
     def about(self, item: Tensor) -> Moment:
         """The same of other items, one a row."""

@@ -17,9 +17,9 @@ from recsys_moe.inference.events.reader import NO_EVENTS
 from recsys_moe.inference.events.states import States
 from recsys_moe.inference.events.store import EventStore, Observed
 from recsys_moe.inference.events.user_events import Identity, RowEvents, UserEvents
-from recsys_moe.inference.events.user_vectors import UserVectors
+from recsys_moe.inference.events.user_vectors import Said, UserVectors
 from recsys_moe.inference.vocabulary import Vocabulary
-from recsys_moe.model.request import Moment
+from recsys_moe.model.request import Events, Moment
 
 MOST_ROWS = 1024
 """Of a request that is answered by the states of its users; of more all timelines are read."""
@@ -80,23 +80,32 @@ class LiveEvents:
         if self._user_events is None:
             if given is not None and len(given):
                 raise DataError(NO_EVENTS)
-            return self._moment(time_B, {}, len(users))
+            return {"moment": self._moment(time_B, len(users))}
         windows = self._user_events.asked(users.index_N, users.identities, given, time_B=time_B)
-        vectors = events = None
+        said = events = None
         if len(users) <= MOST_ROWS and self._vectors is not None:
-            vectors = self._vectors.vectors(windows)
-        if items or vectors is None or self.artifact.config.model.chosen_times:
+            said = self._vectors.vectors(windows)
+        if items or said is None:
             events = self._user_events.events(windows)
-        told = self._moment(time_B, {"events": events, "event_vectors": vectors}, len(users))
-        if self._item_events is None or time_B is None:
-            return told
-        past, given_B = self._item_events.standing(windows)
-        return {**told, "moment": told["moment"]._replace(items=past, given=given_B)}
+        moment = self._moment(time_B, len(users), events, said)
+        if moment is not None and time_B is not None and self._item_events is not None:
+            standing, given_B = self._item_events.standing(windows)
+            moment = moment._replace(items=standing, given=given_B)
+        vectors = None if said is None else said.vector_BD
+        return {"events": events, "event_vectors": vectors, "moment": moment}
 
-    def _moment(self, time_B: Tensor | None, told: dict[str, Any], rows: int) -> dict[str, Any]:
-        """`told`, with when the rows ask for a model that reads it."""
+    def _moment(
+        self,
+        time_B: Tensor | None,
+        rows: int,
+        events: Events | None = None,
+        said: Said | None = None,
+    ) -> Moment | None:
+        """When the rows ask, for a model that reads it."""
         if not self.artifact.config.model.chosen_times:
-            return told
+            return None
         if time_B is None:
             time_B = torch.full((rows,), torch.nan, dtype=torch.float64)
-        return {**told, "moment": Moment.of(time_B, told.get("events"), self.artifact.past)}
+        if said is None:
+            return Moment.of(time_B, events, self.artifact.past)
+        return Moment.after(time_B, said.last_B, said.count_B, self.artifact.past)

@@ -26,6 +26,17 @@ class End(NamedTuple):
     last: int
     """Second of the last one."""
     version: int
+    time: float
+    """When it was; NaN without one."""
+
+
+class Said(NamedTuple):
+    """Of the events of rows."""
+
+    vector_BD: Tensor
+    last_B: Tensor
+    """When the last one was, float64 seconds; NaN without one."""
+    count_B: Tensor
 
 
 class UserVectors:
@@ -35,12 +46,13 @@ class UserVectors:
         self._events, self._states = events, states
         self._ends: dict[Hashable, End] = {}
 
-    def vectors(self, windows: Windows) -> Tensor:
-        """(B, D)"""
+    def vectors(self, windows: Windows) -> Said:
+        """What the encoder says, and what it was told."""
         asked = windows.asked
-        kept, once = dict[int, History](), dict[int, Sequence[Entry]]()
+        kept, once, ends = dict[int, History](), dict[int, Sequence[Entry]](), []
         for row, pair in enumerate(zip(asked, self._events.own(asked), strict=True)):
-            found = self._history(*pair)
+            found, end = self._history(*pair)
+            ends.append(end)
             if isinstance(found, History):
                 kept[row] = found
             else:
@@ -49,13 +61,17 @@ class UserVectors:
         if once:
             parts = vector_MD, self._states.without_keeping([*once.values()])
             vector_MD = torch.cat(parts)[torch.tensor([*kept, *once]).argsort(stable=True)]
-        return vector_MD[windows.window_B]
+        end_B2 = torch.tensor(ends, dtype=torch.float64).view(-1, 2)[windows.window_B]
+        return Said(vector_MD[windows.window_B], *end_B2.unbind(1))
 
-    def _history(self, asked: Asked, own: list[Entry]) -> History | Sequence[Entry]:
-        """With stored events that its own follow; else all events."""
+    def _history(
+        self, asked: Asked, own: list[Entry]
+    ) -> tuple[History | Sequence[Entry], tuple[float, int]]:
+        """With stored events that its own follow; else all events. Time of the last event, and how
+        many there are."""
         if asked.before < math.inf:
             past = self._events.joined(asked)
-            return past if past else History([])
+            return past if past else History([]), _end_of(past)
         user: Hashable = asked.name or asked.user
         end = self._end(user, asked)
         more = sorted(own, key=lambda one: one.time)
@@ -63,11 +79,14 @@ class UserVectors:
         are_few = len(more) <= MOST_STEPS and left_out <= end.events
         # Of the same second as a stored event it may be the same event.
         if not are_few or (more and math.floor(more[0].time) <= end.last):
-            return self._events.joined(asked)
+            past = self._events.joined(asked)
+            return past, _end_of(past)
+        count = end.events + len(more) - left_out
+        ends = more[-1].time if more else end.time, count
         if left_out == end.events:
-            return History(more)
+            return History(more), ends
         before = partial(self._before, asked._replace(own=()), left_out)
-        return History(more, (user, left_out), asked.line.version, before)
+        return History(more, (user, left_out), asked.line.version, before), ends
 
     def _before(self, asked: Asked, left_out: int) -> Sequence[Entry]:
         return self._events.joined(asked)[left_out:]
@@ -77,8 +96,12 @@ class UserVectors:
         if found is None or found.version != version:
             stored = self._events.joined(asked._replace(own=()))
             last = math.floor(stored[-1].time) if stored else 0
-            found = End(len(stored), last, version)
+            found = End(len(stored), last, version, _end_of(stored)[0])
             if len(self._ends) >= MOST_ENDS:
                 self._ends.clear()
             self._ends[user] = found
         return found
+
+
+def _end_of(events: Sequence[Entry]) -> tuple[float, int]:
+    return events[-1].time if events else math.nan, len(events)
