@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import lightning
 import torch
 from torch import Tensor, nn
 
@@ -111,6 +112,23 @@ class StepRecorder:
         with torch.autocast(trained.device.type, enabled=False):
             trained.backward()
         return trained.detach(), loss
+
+
+class ReplayedSteps(lightning.LightningModule):
+    """What replays spare Lightning's loop."""
+
+    recorder: StepRecorder | None = None
+    """Replays training steps; None: every step runs by itself."""
+
+    def backward(self, loss: Tensor, *given: Any, **named: Any) -> None:
+        """Lightning's, unless a replay has done it."""
+        if self.recorder is None or not self.recorder.has_replayed:
+            super().backward(loss, *given, **named)
+
+    def optimizer_zero_grad(self, *given: Any, **named: Any) -> None:
+        """Lightning's, unless a replay has written new gradients over the old."""
+        if self.recorder is None or not self.recorder.has_replayed:
+            super().optimizer_zero_grad(*given, **named)
 
 
 def layout_of(batch: Batch) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from recsys_moe.model.output import Output
 from recsys_moe.model.tasks import Counts, step_counts
 from recsys_moe.model.weighting import Step
 from recsys_moe.seeds import stream_seed
-from recsys_moe.train.cuda_graph import StepRecorder
+from recsys_moe.train.cuda_graph import ReplayedSteps
 from recsys_moe.train.evaluation_steps import EvaluationSteps
 from recsys_moe.train.finite import not_finite, refuse
 from recsys_moe.train.losses import TaskLosses, shifted
@@ -28,7 +28,7 @@ from recsys_moe.train.weighing import check_training, check_whole_steps, present
 from recsys_moe.train.workarounds import makes_step, steps_per_epoch
 
 
-class RecModule(EvaluationSteps):
+class RecModule(ReplayedSteps, EvaluationSteps):
     """Trains a Recommender on masked, weighted losses of mixed kinds.
 
     Needs a RecDataModule, whose training rows set up biases, routers and encoders once. Random
@@ -53,8 +53,6 @@ class RecModule(EvaluationSteps):
         """
         super().__init__(as_config(config), schema_json)
         self.penalty_weights = self.config.penalties.model_dump()
-        self.recorder: StepRecorder | None = None
-        """Replays training steps as a CUDA graph; None: every step runs by itself."""
         self._loss_sum, self._pairs = (torch.zeros((), dtype=torch.float64) for _ in range(2))
         self._rows = 0
 
@@ -158,16 +156,6 @@ class RecModule(EvaluationSteps):
         if self._trainer is None or makes_step(self.trainer):
             self.model.on_step_end(all_sum)
         return len(outputs) * trained + extra, loss.detach()
-
-    def backward(self, loss: Tensor, *given: Any, **named: Any) -> None:
-        """Lightning's, unless a replay has done it."""
-        if self.recorder is None or not self.recorder.has_replayed:
-            super().backward(loss, *given, **named)
-
-    def optimizer_zero_grad(self, *given: Any, **named: Any) -> None:
-        """Lightning's, unless a replay has written new gradients over the old."""
-        if self.recorder is None or not self.recorder.has_replayed:
-            super().optimizer_zero_grad(*given, **named)
 
     def _passes(self, batch: Batch, seed: int) -> list[Output]:
         """The outputs of a training step, one per pass of the router."""

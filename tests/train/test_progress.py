@@ -36,9 +36,9 @@ def test_the_shown_loss_is_the_mean_of_the_epoch_so_far(
     sums = []
     add = RecModule._add_to_epoch
 
-    def spy(self: RecModule, loss_sum: Any, output: Any, rows: int) -> None:
-        sums.append((loss_sum.item(), rows))
-        add(self, loss_sum, output, rows)
+    def spy(self: RecModule, loss_sum: Any, output: Any) -> None:
+        sums.append((loss_sum.item(), len(output.logits_BT)))
+        add(self, loss_sum, output)
 
     monkeypatch.setattr(RecModule, "_add_to_epoch", spy)
     monkeypatch.setattr(callbacks, "SECONDS_BETWEEN_LINES", 0.0)
