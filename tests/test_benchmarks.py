@@ -27,7 +27,7 @@ TINY = {
     "launches": ["--experts", "4", "--batch-size=32"],
 }
 
-NOT_IN_MAKE = {"run_all", "launches", "serving", "serving_events", "soak", "streaming"}
+NOT_IN_MAKE = {"retrieval", "run_all", "launches", "serving", "serving_events", "soak", "streaming"}
 
 
 @pytest.fixture(autouse=True)

@@ -63,9 +63,10 @@ def ranking_lines(ranking: dict[str, Any]) -> Iterator[str]:
     least = f" with {ranking['at_least']}" if ranking["at_least"] else ""
     in_turn, each = ranking["lists"] != "user", EACH[ranking["lists"]]
     seen = f" except {'' if in_turn else 'positives of '}{' and '.join(ranking['excluded'])}"
+    all_or_some = f"{ranking['retrieve']} of" if "retrieve" in ranking else "all"
     yield (
         f"top-N evaluation by {ranking['task']}: {ranking['users']} users, {ranking['relevant']} "
-        f"relevant items{least}{each}, all {ranking['items']} items ranked"
+        f"relevant items{least}{each}, {all_or_some} {ranking['items']} items ranked"
         f"{seen if ranking['excluded'] else ''}"
     )
     popular = ranking["baselines"]["popularity"]

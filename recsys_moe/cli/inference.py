@@ -21,6 +21,9 @@ Lists = Annotated[
     str | None,
     opt("With --ranking: lists per user (user), relevant row (successive), or last one (last)."),
 ]
+Retrieve = Annotated[
+    int | None, opt("With --ranking: two stages, of which the first leaves so many items.", min=1)
+]
 History = Annotated[
     str | None, opt("What rows see of their user: running (all before) or frozen (earlier splits).")
 ]
@@ -63,6 +66,7 @@ def evaluate(
         ),
     ] = None,
     lists: Lists = None,
+    retrieve: Retrieve = None,
     history: History = None,
     tie_rule: TieRule = None,
     periods: Periods = None,
@@ -79,7 +83,7 @@ def evaluate(
     from recsys_moe.config.past import Past
     from recsys_moe.errors import GateError
 
-    asked = {"k": k, "task": task, "relevant": relevant}
+    asked = {"k": k, "task": task, "relevant": relevant, "retrieve": retrieve}
     options = {name: value for name, value in asked.items() if value is not None}
     if (options or lists) and not ranking:
         raise ConfigError(f"--{next(iter([*options, 'lists']))} needs --ranking; pass both")
@@ -120,7 +124,7 @@ def evaluated(
     past: Past | None = None,
 ) -> dict[str, Any]:
     """Metrics of a split, saved in the run too unless options ask for another past than rows see
-    by default. `ranking`: options of `evaluate_ranking`."""
+    by default or two stages. `ranking`: options of `evaluate_ranking`."""
     from recsys_moe.artifact.evaluate import WHOLE, evaluate_artifact, save_evaluation
     from recsys_moe.progress import row_progress
 
@@ -130,7 +134,7 @@ def evaluated(
         ranked["ranking"] = _ranked(model, split, data, ranking | {"past": past})
     with row_progress(f"evaluating {split}") as progress:
         result = evaluate_artifact(model, split, data, progress, periods=periods, past=past)
-    if past == WHOLE:
+    if past == WHOLE and "retrieve" not in (ranking or {}):
         save_evaluation(model, result | ranked)
     return result | ranked
 

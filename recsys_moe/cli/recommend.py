@@ -35,6 +35,10 @@ Where = Annotated[
     list[str] | None,
     opt("Filter items, e.g. 'year>=1990'. Repeatable: all must hold.", metavar="COLUMN OP VALUE"),
 ]
+Retrieve = Annotated[
+    int | None, opt("Two stages: the bilinear term leaves so many items per user.", min=1)
+]
+Output = Annotated[Path | None, opt("With --users: file to write, CSV, Parquet or JSONL.")]
 Count = Annotated[int, opt("Items to return.", min=1)]
 
 
@@ -44,9 +48,7 @@ def recommend(
     users: Annotated[
         Path | None, opt("File of user ids: CSV or Parquet (column user), or TXT.")
     ] = None,
-    output: Annotated[
-        Path | None, opt("With --users: file to write, CSV, Parquet or JSONL.")
-    ] = None,
+    output: Output = None,
     k: Count = 10,
     history: Annotated[
         str | None, opt("New user: items interacted with, or ITEM=RATING.", metavar="FILE|ID,ID")
@@ -68,6 +70,7 @@ def recommend(
     score: Annotated[
         str | None, opt("Task to rank by, or a product of two, e.g. 'watch*rating'.")
     ] = None,
+    retrieve: Retrieve = None,
     why: Why = False,
     overwrite: Overwrite = False,
     as_json: Json = False,
@@ -91,6 +94,7 @@ def recommend(
         "candidates": _candidates(predictor, candidates),
         "where": where or [],
         "score": score,
+        "retrieve": retrieve,
     }
     if users and output:
         options["overwrite"] = overwrite

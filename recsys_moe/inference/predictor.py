@@ -148,6 +148,7 @@ class Predictor(IndexScorer, LiveEvents):
         candidates: Ids | Resolved | None = None,
         where: Sequence[str] = (),
         score: str | None = None,
+        retrieve: int | None = None,
     ) -> list[list[Recommendation]]:
         """The k best items for each user, best first; fewer where fewer are left.
 
@@ -158,19 +159,20 @@ class Predictor(IndexScorer, LiveEvents):
         Filters do not change scores. `history`, `features`: of one cold-start user, whose list
         comes last (`users` may contain more, see `ColdUser`). `context`: values by context feature,
         of all users or a list with one mapping per user. `events`: what users did besides what is
-        stored, likewise; without users, of one new user.
+        stored, likewise; without users, of one new user. `retrieve`: score only so many items of a
+        user, the largest inner products of the bilinear term (see `retrieval`).
 
-        Raises ConfigError for an unknown score or an invalid condition, DataError if the scores
-        are not finite, ValueError for k < 1, TypeError for one id or condition instead of a list.
+        Raises ConfigError for an unknown score, invalid condition or impossible `retrieve`,
+        DataError for infinite scores, ValueError for k < 1, TypeError for an id without a list.
         """
         cold = plain_history(history)
         if cold or plain(features) is not None:
             users = [*plain_list(users), ColdUser({} if features is None else features, cold)]
         if events and not isinstance(users, Resolved) and not plain_list(users):
             users = [ColdUser()]
-        options: dict[str, Any] = {"context": context, "where": where, "score": score}
-        options["events"] = events
+        options: dict[str, Any] = {"context": context, "events": events, "where": where}
         options |= {"exclude_seen": exclude_seen, "candidates": candidates}
+        options |= {"score": score, "retrieve": retrieve}
         return list(self.iter_recommend(users, k, **options))
 
     def recommend_frame(self, users: Whom = (), k: int = 10, **options: Any) -> pd.DataFrame:
@@ -195,10 +197,12 @@ class Predictor(IndexScorer, LiveEvents):
         candidates: Ids | Resolved | None = None,
         where: Sequence[str] = (),
         score: str | None = None,
+        retrieve: int | None = None,
     ) -> Iterator[list[Recommendation]]:
         """`recommend` of `users`, one list after the other, in bounded memory."""
         k = whole_number("k", k, 1)
         formula = formula_of(plain(score), self.tasks)
+        retrieve = self._top_items.retrievers.checked(retrieve, k, formula)
         if candidates is not None and not isinstance(candidates, Resolved):
             candidates = Resolved(self.items.index(candidates)[0])
         named = None if candidates is None else candidates.index_N
@@ -207,13 +211,9 @@ class Predictor(IndexScorer, LiveEvents):
         top_items = self._top_items.with_cold_users(self.cold_users.encoder(resolved.parts))
         values, _, time_B = self.context.read_rows(context, len(resolved))
         before = self._past(resolved, events, time_B, items=exclude_seen)
-        return top_items.best(
-            of_users(resolved.index_N)._replace(context=values, **before),
-            item_N,
-            k,
-            exclude_seen=exclude_seen,
-            formula=formula,
-        )
+        asked = of_users(resolved.index_N)._replace(context=values, **before)
+        how: dict[str, Any] = {"formula": formula, "retrieve": retrieve}
+        return top_items.best(asked, item_N, k, exclude_seen=exclude_seen, **how)
 
     @property
     def score_names(self) -> dict[str, tuple[str, ...]]:

@@ -38,6 +38,7 @@ EXTRAS = {
     "serve": ("fastapi", "uvicorn", "prometheus-client"),
     "export": ("onnx", "onnxscript", "onnxruntime"),
     "tune": ("optuna",),
+    "ann": ("faiss-cpu",),
     "postgres": ("psycopg",),
     "cluster": ("dask", "distributed"),
     "ray": ("ray",),

@@ -5,8 +5,9 @@ Axes: U users with a relevant item, K ranks, I items of the catalogue, N labelle
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,8 @@ MOST_USERS = 1000
 """Of a sample: the standard error of their mean NDCG is about .01."""
 Logits = Callable[[Request], Tensor]
 """Users and contexts (U,) -> what their items are ranked by (U, I)."""
+Retrieved = Callable[[Request, Sequence[Tensor]], Iterator[tuple[Tensor, Tensor]]]
+"""Lists and what each excludes -> for each the items to rank and what they are ranked by."""
 
 
 def evaluate_ranking(
@@ -58,6 +61,7 @@ def evaluate_ranking(
     task: str | None = None,
     relevant: str | None = None,
     past: Past = WHOLE,
+    retrieve: int | None = None,
     progress: Callable[[int], None] = lambda users: None,
 ) -> dict[str, Any]:
     """Metrics of the top k items for each user with a relevant item in `split`.
@@ -65,21 +69,25 @@ def evaluate_ranking(
     Relevant items have label 1 of `task` (default: the first binary task) and, with `relevant`
     ("rating>=4"), such a label too. Lists omit the user's positives of earlier splits. `past`:
     what lists and rows see of it, and whether each relevant row has a list, which omits what its
-    user had before. `progress` receives the number of lists done. Raises ConfigError, DataError.
+    user had before. `retrieve`: that of `Predictor.recommend`. `progress` receives the number of
+    lists done. Raises ConfigError, DataError.
     """
     check_split("--split", split)
     predictor = Predictor(load_artifact(path))
     past.check(predictor.artifact.config, split)
     folder, schema = data_of(path, predictor.artifact, data)
     wanted = wanted_rows(schema, k, task, relevant)
+    retrieved = _retrieved(predictor, wanted.task, retrieve, k)
     rows = _rows(predictor, folder, schema, split, wanted=wanted, past=past)
     logits, popularity = _rankers(predictor, rows, wanted)
     asked, score_NT = rows.labelled, _asked_logits(predictor, rows)
-    found = described(top_lists(logits, rows, k, progress), score_NT[:, wanted.task], rows)
+    found = described(
+        top_lists(logits, rows, k, progress, retrieved), score_NT[:, wanted.task], rows
+    )
     if past.tie_rule == "shuffle":
         by_log = replace(past, tie_rule="log")
         again = _rows(predictor, folder, schema, split, wanted=wanted, past=by_log)
-        top_UK = top_lists(_rankers(predictor, again, wanted)[0], again, k)
+        top_UK = top_lists(_rankers(predictor, again, wanted)[0], again, k, retrieved=retrieved)
         found["by_log"] = means(list_figures(top_UK, again))
     popular_UK = top_lists(popularity, rows, k)
     popular = means(figures(popular_UK, rows.popularity(asked.item), rows))
@@ -90,6 +98,7 @@ def evaluate_ranking(
         "lists": past.lists or "user",
         "excluded": ["the events before"] if past.has_rows else list(rows.excluded_splits),
         **past.described(predictor.artifact.config),
+        **({} if retrieve is None else {"retrieve": retrieve}),
         **rows.counts,
         **found,
         "baselines": {"popularity": {**popular, "coverage": coverage(popular_UK, rows)}},
@@ -187,26 +196,33 @@ def _rankers(predictor: Predictor, rows: RankingRows, wanted: Wanted) -> tuple[L
     )
 
 
+def _retrieved(predictor: Predictor, task: int, retrieve: int | None, k: int) -> Retrieved | None:
+    count = predictor.checked_retrieve(retrieve, k, task)
+    if count is None:
+        return None
+    return lambda users, out: predictor.retrieved_logits(users, task, count, out)
+
+
 def top_lists(
     logits: Logits,
     rows: RankingRows,
     k: int,
     progress: Callable[[int], None] = lambda users: None,
+    retrieved: Retrieved | None = None,
 ) -> Tensor:
     """The k best items (U, K) of each of `rows.lists`, best first, none that is excluded.
 
-    NONE at the end where fewer are left; among equals the lower index wins.
+    NONE at the end where fewer are left; among equals the lower index wins. `retrieved`: of some
+    items, in place of `logits`.
     """
+    choose = retrieved or partial(_left, logits)
 
     def best(start: int) -> Tensor:
         users = rows.asked(slice(start, start + USERS_AT_ONCE))
         top_UK = torch.full((users.rows, k), NONE)
-        for number, (top_K, logits_I) in enumerate(zip(top_UK, logits(users), strict=True), start):
-            out_N = rows.excluded_items(number)
-            open_I = torch.ones(len(logits_I), dtype=torch.bool)
-            open_I[out_N[out_N < len(open_I)]] = False
-            item_N = open_I.nonzero()[:, 0]
-            best_K = item_N[largest(logits_I[item_N], k)]
+        out = [rows.excluded_items(start + row) for row in range(users.rows)]
+        for top_K, (item_N, logits_N) in zip(top_UK, choose(users, out), strict=True):
+            best_K = item_N[largest(logits_N, k)]
             top_K[: len(best_K)] = best_K
         return top_UK
 
@@ -217,3 +233,12 @@ def top_lists(
             parts.append(part_UK)
             progress(len(part_UK))
     return torch.cat(parts)
+
+
+def _left(logits: Logits, users: Request, out: Sequence[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """All items but the excluded ones."""
+    for logits_I, out_N in zip(logits(users), out, strict=True):
+        open_I = torch.ones(len(logits_I), dtype=torch.bool)
+        open_I[out_N[out_N < len(open_I)]] = False
+        item_N = open_I.nonzero()[:, 0]
+        yield item_N, logits_I[item_N]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import combinations
@@ -17,11 +17,16 @@ from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.streaming import ITEM_ROWS
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
+from recsys_moe.inference.ranking.retrieval import Retrievers
+from recsys_moe.inference.threads import USERS_AT_ONCE
 from recsys_moe.kinds import KINDS, first_columns, kind_of, positive_task
 from recsys_moe.model.ranker import Ranker
 from recsys_moe.model.request import Request
 from recsys_moe.schema import Task
 
+Best = tuple[list[Tensor], dict[str, Tensor]]
+"""Items of each user, best first; by task what was ranked on, one user after the other."""
+NOTHING = torch.empty(0, dtype=torch.long)
 SCORES_PER_BATCH = 1 << 21
 """Users times items ranked at a time; bounds the memory of a call with many users."""
 
@@ -73,6 +78,7 @@ class TopItems:
         self.prior_N = list_prior(artifact)
         self.ranker = ranker
         self.cold: ColdStartVectors | None = None
+        self.retrievers = Retrievers(artifact.model, self.tasks, self.prior_N)
 
     def with_cold_users(self, cold: ColdStartVectors | None) -> TopItems:
         """A copy that knows the cold-start users ~0, ~1, ...."""
@@ -91,21 +97,57 @@ class TopItems:
         *,
         exclude_seen: bool,
         formula: tuple[str, ...],
+        retrieve: int | None = None,
     ) -> Iterator[list[Recommendation]]:
         """Per user the k best of the items (ascending indices) by the product of the tasks
-        in `formula`, in batches of users of bounded size."""
+        in `formula`, in batches of users of bounded size.
+
+        `retrieve`: score only so many of them, of the largest inner products (see `retrieval`).
+        """
+        two_stages = retrieve is not None and retrieve < len(item_N)
         at_once = max(1, SCORES_PER_BATCH // max(1, len(item_N)))
-        for start in range(0, users.rows, at_once):
-            part = users.take(slice(start, start + at_once))
-            logits = {name: self._logits(name, part, item_N) for name in formula}
-            ranking_UN = self._ranking(logits, item_N)
-            places = [
-                self._best_unseen(ranking_N, self._seen(part, row), item_N, k)
-                if exclude_seen
-                else largest(ranking_N, k)
-                for row, ranking_N in enumerate(ranking_UN)
-            ]
-            yield from self._described(part, item_N, places, logits)
+        for part in _pieces(users, USERS_AT_ONCE if two_stages else at_once):
+            seen = [self._seen(part, row) if exclude_seen else NOTHING for row in range(part.rows)]
+            if retrieve is not None and two_stages:
+                best = self._best_retrieved(part, item_N, k, seen, (formula[0], retrieve))
+            else:
+                best = self._best_of_all(part, item_N, k, seen, formula)
+            yield from self._described(part, *best)
+
+    def _best_of_all(
+        self, users: Request, item_N: Tensor, k: int, seen: list[Tensor], formula: tuple[str, ...]
+    ) -> Best:
+        logits = {name: self._logits(name, users, item_N) for name in formula}
+        ranking_UN = self._ranking(logits, item_N)
+        rows = zip(ranking_UN, seen, strict=True)
+        places = [_best_unseen(ranking_N, seen_S, item_N, k) for ranking_N, seen_S in rows]
+        won = {name: _of_places(logits_UN, places) for name, logits_UN in logits.items()}
+        return [item_N[place] for place in places], won
+
+    def _best_retrieved(
+        self, users: Request, item_N: Tensor, k: int, seen: list[Tensor], how: tuple[str, int]
+    ) -> Best:
+        """`how`: the task, and how many items the first stage retrieves."""
+        items, logits = self.retrieved(users, item_N, seen, how)
+        task = self.tasks[how[0]][1]
+        rows = [*zip(items, logits, strict=True)]
+        places = [largest(self.ranked_by(logits_C, task, item_C), k) for item_C, logits_C in rows]
+        return [item_C[place] for item_C, place in zip(items, places, strict=True)], {
+            how[0]: _of_places(logits, places)
+        }
+
+    def retrieved(
+        self, users: Request, item_N: Tensor, out: Sequence[Tensor], how: tuple[str, int]
+    ) -> tuple[list[Tensor], list[Tensor]]:
+        """Per user what the first stage retrieves of the items, ascending, none of the user's
+        `out`; and the logits."""
+        name, count = how
+        user_UD = self.ranker.model.encode_users(users)
+        items = self.retrievers.of_task(name).retrieve(user_UD, item_N, count, out)
+        sizes = [len(item_C) for item_C in items]
+        place_B = torch.arange(users.rows).repeat_interleave(torch.tensor(sizes))
+        logits_B = self.ranker.pairs(users, place_B, torch.cat(items), self.tasks[name][0])
+        return items, [*logits_B.split(sizes)]
 
     def _logits(self, name: str, users: Request, item_N: Tensor) -> Tensor:
         """Logits (U, N) of a task."""
@@ -139,33 +181,27 @@ class TopItems:
             return seen_S
         return torch.cat([seen_S, events.item[events.window[row], : events.place[row]]])
 
-    def _best_unseen(self, ranking_N: Tensor, seen_S: Tensor, item_N: Tensor, k: int) -> Tensor:
-        """Places in `item_N` of the k best items that the user has not seen, best first."""
-        unseen_N = ~torch.isin(item_N, seen_S)
-        place_N = unseen_N.nonzero()[:, 0]
-        return place_N[largest(ranking_N[place_N], k)]
-
     def _described(
-        self, users: Request, item_N: Tensor, places: list[Tensor], ranked: dict[str, Tensor]
+        self, users: Request, items: list[Tensor], ranked: dict[str, Tensor]
     ) -> Iterator[list[Recommendation]]:
-        """Recommendations from the winners' places and the logits of the tasks ranked on; those of
-        other tasks are computed for the winners."""
-        sizes = [len(place) for place in places]
+        """Recommendations from each user's items and the logits of the tasks ranked on, of one
+        user after the other; those of other tasks are computed."""
+        sizes = [len(item_K) for item_K in items]
         user_B = torch.arange(users.rows).repeat_interleave(torch.tensor(sizes))
-        place_B = torch.cat(places)
+        item_B = torch.cat(items)
         logits = {}
         for name, (number, _) in self.tasks.items():
             if name in ranked:
-                logits[name] = ranked[name][user_B, place_B]
+                logits[name] = ranked[name]
             else:
-                logits[name] = self.ranker.pairs(users, user_B, item_N[place_B], number)
+                logits[name] = self.ranker.pairs(users, user_B, item_B, number)
         scores = {name: self._link(name, logits_B) for name, logits_B in logits.items()}
         if len(ranked) > 1:
             factors = {name: logits[name] for name in ranked}
             scores["*".join(ranked)] = self._product(factors).float()
         split = {name: column.split(sizes) for name, column in scores.items()}
-        for row, place in enumerate(places):
-            yield self.entries(item_N[place], {name: s[row] for name, s in split.items()})
+        for row, item_K in enumerate(items):
+            yield self.entries(item_K, {name: s[row] for name, s in split.items()})
 
     def similar(self, item: int, k: int) -> list[Recommendation]:
         """The k other items whose embeddings have the largest cosine with that of an item."""
@@ -205,6 +241,23 @@ def list_prior(artifact: Artifact) -> Tensor | None:
         return None
     log_N = weight * (1 + rows_N.float()).log()
     return torch.cat([log_N, log_N.mean().expand(artifact.schema.item.size - len(log_N))])
+
+
+def _pieces(users: Request, size: int) -> Iterator[Request]:
+    return (users.take(slice(at, at + size)) for at in range(0, users.rows, size))
+
+
+def _best_unseen(ranking_N: Tensor, seen_S: Tensor, item_N: Tensor, k: int) -> Tensor:
+    """Places in `item_N` of the k best items that the user has not seen, best first."""
+    if not len(seen_S):
+        return largest(ranking_N, k)
+    place_N = (~torch.isin(item_N, seen_S)).nonzero()[:, 0]
+    return place_N[largest(ranking_N[place_N], k)]
+
+
+def _of_places(values: Iterable[Tensor], places: Sequence[Tensor]) -> Tensor:
+    """Each user's values at these places, one user after the other."""
+    return torch.cat([row_N[place] for row_N, place in zip(values, places, strict=True)])
 
 
 def largest(values_N: Tensor, k: int) -> Tensor:

@@ -5,6 +5,7 @@ Axes: U users, N items of the catalogue, B pairs, T tasks, C context features.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import torch
@@ -69,6 +70,22 @@ class IndexScorer:
         if self._top_items.prior_N is None:
             return logits_UN
         return self._top_items.ranked_by(logits_UN, self.artifact.schema.tasks[task], item_N)
+
+    def checked_retrieve(self, retrieve: int | None, k: int, task: int) -> int | None:
+        """See `Retrievers.checked`."""
+        return self._top_items.retrievers.checked(
+            retrieve, k, [self.artifact.schema.tasks[task].name]
+        )
+
+    def retrieved_logits(
+        self, users: Request, task: int, retrieve: int, out: Sequence[Tensor]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Per user the retrieved items, none of the user's `out`, and what they are ranked by."""
+        one = self.artifact.schema.tasks[task]
+        every_N = torch.arange(self.artifact.schema.item.size)
+        found = self._top_items.retrieved(users, every_N, out, (one.name, retrieve))
+        for item_C, logits_C in zip(*found, strict=True):
+            yield item_C, self._top_items.ranked_by(logits_C, one, item_C)
 
     def pair_logits(
         self,
