@@ -20,14 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import common
-from recsys_moe.artifact.evaluate import evaluate_artifact
 from recsys_moe.config.auto import with_choices
 from recsys_moe.config.files import merge, read_config_file
 from recsys_moe.config.settings import Config, parse_config
-from recsys_moe.inference.evaluation.ranking import evaluate_ranking
 from recsys_moe.kinds import kind_of
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
+from research.defaults_judge import judge
 from research.defaults_left_out import left_out, table
 from research.defaults_logs import LOGS, prepared
 
@@ -54,9 +53,10 @@ OTHERS: dict[str, dict[str, Any]] = {
     "order with ids": {"model": {"sequence": "lru", "user_ids": True, "biases": True}},
 }
 """Sections over the automatic ones: the rules, one changed at a time."""
+BOUNDS = {"auc": "popularity_auc", "mse": "user_item_mse", "ndcg": "popularity_ndcg"}
 COLUMNS = (
-    *("log", "contender", "seed", "loss", "auc", "mse", "ndcg", "popularity_auc"),
-    *("user_item_mse", "popularity_ndcg", "best_epoch", "minutes", "commit"),
+    *("log", "contender", "seed", "loss", *BOUNDS, *BOUNDS.values()),
+    *(*(f"{name}_error" for name in BOUNDS), "missed", "best_epoch", "minutes", "commit"),
 )
 
 
@@ -116,28 +116,23 @@ def run(log: str, contender: str, seed: int, *, work: Path, raw: Path | None) ->
     begun = time.process_time()
     best = fit(config_of(contender, log, schema, seed), data, out, overwrite=True)
     minutes = (time.process_time() - begun) / 60
-    found = evaluate_artifact(out, "test", data)
-    lists = evaluate_ranking(out, "test", data)
+    figures = judged(out, data, schema)
     shutil.rmtree(out)
-    tasks, baselines = found["tasks"], found["baselines"]
-    kinds = {task.kind: task.name for task in reversed(schema.tasks)}  # the first of each
-    figures = {
-        "loss": sum(
-            task.weight * tasks[task.name][kind_of(task).loss_metric] for task in schema.tasks
-        ),
-        "ndcg": lists["ndcg"],
-        "popularity_ndcg": lists["baselines"]["popularity"]["ndcg"],
-        "minutes": minutes,
-    }
-    if (name := kinds.get("binary")) is not None:
-        figures["auc"] = tasks[name]["auc"]
-        figures["popularity_auc"] = baselines[name]["popularity"]["auc"]
-    if (name := kinds.get("regression")) is not None:
-        figures["mse"] = tasks[name]["mse"]
-        figures["user_item_mse"] = baselines[name]["user_item_mean"]["mse"]
-    shown = {name: f"{value:.4f}" for name, value in figures.items()}
     own = {"log": log, "contender": contender, "seed": seed, "best_epoch": best["epoch"]}
-    return {**own, **shown, "commit": common.commit() or "unknown"}
+    return {**own, **figures, "minutes": f"{minutes:.4f}", "commit": common.commit() or "unknown"}
+
+
+def judged(out: Path, data: Path, schema: Schema) -> dict[str, str]:
+    """Figures of the test split; `missed`: of all tasks, those of a baseline."""
+    found, ahead = judge(out, data)
+    loss = sum(
+        task.weight * found["tasks"][task.name][kind_of(task).loss_metric] for task in schema.tasks
+    )
+    figures = {"loss": loss}
+    for name, one in ahead.items():
+        figures |= {name: one.own, BOUNDS[name]: one.bound, f"{name}_error": one.error}
+    shown = {name: f"{value:.4f}" for name, value in figures.items()}
+    return {**shown, "missed": "; ".join(found["missed"])}
 
 
 if __name__ == "__main__":

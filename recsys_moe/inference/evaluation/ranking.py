@@ -22,6 +22,7 @@ from recsys_moe.data.streaming import rows_within
 from recsys_moe.inference.evaluation.ranking_metrics import SEED, means
 from recsys_moe.inference.evaluation.ranking_report import (
     NONE,
+    ahead,
     coverage,
     described,
     figures,
@@ -81,16 +82,16 @@ def evaluate_ranking(
     rows = _rows(predictor, folder, schema, split, wanted=wanted, past=past)
     logits, popularity = _rankers(predictor, rows, wanted)
     asked, score_NT = rows.labelled, _asked_logits(predictor, rows)
-    found = described(
-        top_lists(logits, rows, k, progress, retrieved), score_NT[:, wanted.task], rows
-    )
+    top_UK = top_lists(logits, rows, k, progress, retrieved)
+    found = described(top_UK, score_NT[:, wanted.task], rows)
     if past.tie_rule == "shuffle":
         by_log = replace(past, tie_rule="log")
         again = _rows(predictor, folder, schema, split, wanted=wanted, past=by_log)
-        top_UK = top_lists(_rankers(predictor, again, wanted)[0], again, k, retrieved=retrieved)
-        found["by_log"] = means(list_figures(top_UK, again))
+        again_UK = top_lists(_rankers(predictor, again, wanted)[0], again, k, retrieved=retrieved)
+        found["by_log"] = means(list_figures(again_UK, again))
     popular_UK = top_lists(popularity, rows, k)
-    popular = means(figures(popular_UK, rows.popularity(asked.item), rows))
+    popular: dict[str, Any] = means(figures(popular_UK, rows.popularity(asked.item), rows))
+    popular |= {"coverage": coverage(popular_UK, rows), "ahead": ahead(top_UK, popular_UK, rows)}
     return {
         "task": schema.tasks[wanted.task].name,
         "at_least": relevant,
@@ -101,7 +102,7 @@ def evaluate_ranking(
         **({} if retrieve is None else {"retrieve": retrieve}),
         **rows.counts,
         **found,
-        "baselines": {"popularity": {**popular, "coverage": coverage(popular_UK, rows)}},
+        "baselines": {"popularity": popular},
     }
 
 

@@ -91,6 +91,13 @@ def list_figures(
     return {name: _by_user(value_L, has_L, rows) for name, value_L in metrics.items()}
 
 
+def ahead(top_LK: Tensor, others_LK: Tensor, rows: RankingRows) -> dict[str, list[float]]:
+    """By how much lists are better than others of the same users: intervals of `bootstrap`."""
+    own, other = (list_figures(lists_LK, rows) for lists_LK in (top_LK, others_LK))
+    pairs = {name: (one, other[name]) for name, one in own.items()}
+    return bootstrap({n: PerUser(a.value - b.value, a.weight) for n, (a, b) in pairs.items()})
+
+
 def gauc_figure(score_N: Tensor, rows: RankingRows) -> PerUser:
     """AUC of each user's labelled rows, weighed by their number.
 
