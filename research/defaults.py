@@ -15,7 +15,7 @@ import itertools
 import logging
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +26,10 @@ from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.kinds import kind_of
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
-from research.defaults_judge import judge
+from research.defaults_judge import Ahead, judge
 from research.defaults_left_out import left_out, table
 from research.defaults_logs import LOGS, prepared
+from research.defaults_peers import NAMES, fitted, judged, opened
 
 ROWS = Path(__file__).parent / "results" / "defaults.csv"
 RECIPES = {"ml-1m": "movielens_1m_best", "ml-100k-time": "movielens_100k_time"}
@@ -113,26 +114,29 @@ def run(log: str, contender: str, seed: int, *, work: Path, raw: Path | None) ->
     """Train, evaluate on test; a row of COLUMNS. Minutes are those of the processors in `fit`."""
     data = prepared(log, work, raw)
     schema, out = Schema.load(data), work / f"{log}-{contender}-{seed}".replace(" ", "_")
+    own: dict[str, Any] = {"log": log, "contender": contender, "seed": seed}
+    own |= {"commit": common.commit() or "unknown"}
     begun = time.process_time()
+    if contender in NAMES:
+        given = opened(data)
+        scores = fitted(contender, given, seed)
+        own["minutes"] = f"{(time.process_time() - begun) / 60:.4f}"
+        return own | shown(judged(scores, given))
     best = fit(config_of(contender, log, schema, seed), data, out, overwrite=True)
-    minutes = (time.process_time() - begun) / 60
-    figures = judged(out, data, schema)
-    shutil.rmtree(out)
-    own = {"log": log, "contender": contender, "seed": seed, "best_epoch": best["epoch"]}
-    return {**own, **figures, "minutes": f"{minutes:.4f}", "commit": common.commit() or "unknown"}
-
-
-def judged(out: Path, data: Path, schema: Schema) -> dict[str, str]:
-    """Figures of the test split; `missed`: of all tasks, those of a baseline."""
+    own |= {"minutes": f"{(time.process_time() - begun) / 60:.4f}", "best_epoch": best["epoch"]}
     found, ahead = judge(out, data)
+    shutil.rmtree(out)
     loss = sum(
         task.weight * found["tasks"][task.name][kind_of(task).loss_metric] for task in schema.tasks
     )
-    figures = {"loss": loss}
+    return own | shown(ahead) | {"loss": f"{loss:.4f}", "missed": "; ".join(found["missed"])}
+
+
+def shown(ahead: Mapping[str, Ahead]) -> dict[str, str]:
+    found = {}
     for name, one in ahead.items():
-        figures |= {name: one.own, BOUNDS[name]: one.bound, f"{name}_error": one.error}
-    shown = {name: f"{value:.4f}" for name, value in figures.items()}
-    return {**shown, "missed": "; ".join(found["missed"])}
+        found |= {name: one.own, BOUNDS[name]: one.bound, f"{name}_error": one.error}
+    return {name: f"{value:.4f}" for name, value in found.items()}
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ Axes: N labelled rows of a task, P positive and Q negative ones.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -68,8 +69,9 @@ def judge(run: Path, data: Path, split: str = "test") -> tuple[dict[str, Any], d
     """`evaluate` with baselines, and `auc`, `mse` and `ndcg` as far as the tasks have them.
 
     AUC of the first binary task beside popularity, MSE of the first regression beside user and item
-    means, NDCG@10 beside popularity. Models that read events are judged by the list before each
-    user's last relevant row, as they predict what is next; others by one list a user.
+    means, NDCG@10 beside popularity. Where the data keep the order of events, lists are those
+    before each user's last relevant row, as models that read events predict what is next; else
+    each user has one.
     """
     artifact = load_artifact(run)
     _, schema = data_of(run, artifact, data)
@@ -81,15 +83,27 @@ def judge(run: Path, data: Path, split: str = "test") -> tuple[dict[str, Any], d
     train = open_split(artifact, data, schema, "train", past=None)
     found["baselines"] = baselines(train, batches.rows, schema)
     found["missed"] = [line.partition(": ")[2] for line in missed(found)]
-    ahead = {}
-    for kind, name, of in (("binary", "auc", of_auc), ("regression", "mse", of_mse)):
-        first = next((n for n, task in enumerate(schema.tasks) if task.kind == kind), None)
-        if first is not None:
-            user, item, logit, label = scored.of(first)
-            bound = _bound(schema.tasks[first], partial(labelled, train, task=first), schema)
-            ahead[name] = of(logit, bound[0][user] + bound[1][item], label)
-    ahead["ndcg"] = of_lists(run, data, split, last=artifact.config.model.reads_events)
+    ahead = {
+        name: of(*scored.of(first)[2:], bounds(schema, first, train)(*scored.of(first)[:2]))
+        for name, first, of in first_tasks(schema)
+    }
+    if any(kind_of(task).has_positives for task in schema.tasks):
+        past = Past(lists="last" if schema.events else None)
+        ahead["ndcg"] = of_lists(evaluate_ranking(run, split, data, past=past))
     return found, ahead
+
+
+def first_tasks(schema: Schema) -> Iterator[tuple[str, int, Callable[..., Ahead]]]:
+    """Figure, place of the first task that has it, and what judges its rows."""
+    for kind, name, of in (("binary", "auc", of_auc), ("regression", "mse", of_mse)):
+        for first in [n for n, task in enumerate(schema.tasks) if task.kind == kind][:1]:
+            yield name, first, of
+
+
+def bounds(schema: Schema, task: int, train: Rows) -> Callable[..., np.ndarray]:
+    """Users and items (N,) -> what scores them without a model (N,)."""
+    user, item = _bound(schema.tasks[task], partial(labelled, train, task=task), schema)
+    return lambda user_N, item_N: user[user_N] + item[item_N]
 
 
 def _bound(task: Task, train: Any, schema: Schema) -> tuple[np.ndarray, np.ndarray]:
@@ -103,7 +117,7 @@ def _bound(task: Task, train: Any, schema: Schema) -> tuple[np.ndarray, np.ndarr
     return user.numpy() + mean, item.numpy()
 
 
-def of_auc(own_N: np.ndarray, bound_N: np.ndarray, label_N: np.ndarray) -> Ahead:
+def of_auc(own_N: np.ndarray, label_N: np.ndarray, bound_N: np.ndarray) -> Ahead:
     """By DeLong, DeLong and Clarke-Pearson 1988, https://doi.org/10.2307/2531595: an AUC is a mean
     over positives of the share of negatives below each, and the same the other way round."""
     own, bound = (_placements(score_N, label_N == 1) for score_N in (own_N, bound_N))
@@ -122,16 +136,15 @@ def _placements(score_N: np.ndarray, positive_N: np.ndarray) -> tuple[np.ndarray
     return own_P, 1 - own_Q
 
 
-def of_mse(own_N: np.ndarray, bound_N: np.ndarray, label_N: np.ndarray) -> Ahead:
+def of_mse(own_N: np.ndarray, label_N: np.ndarray, bound_N: np.ndarray) -> Ahead:
     """Rows are taken as independent."""
     own, bound = ((score_N - label_N) ** 2 for score_N in (own_N, bound_N))
     error = float((bound - own).std(ddof=1) / np.sqrt(len(own)))
     return Ahead(float(own.mean()), float(bound.mean()), float((bound - own).mean()), error)
 
 
-def of_lists(run: Path, data: Path, split: str, *, last: bool) -> Ahead:
-    """The error is from the bootstrap over users."""
-    lists = evaluate_ranking(run, split, data, past=Past(lists="last" if last else None))
+def of_lists(lists: Mapping[str, Any]) -> Ahead:
+    """Of what `evaluate --ranking` says; the error is from its bootstrap over users."""
     popular = lists["baselines"]["popularity"]
     low, high = popular["ahead"]["ndcg"]
     by = lists["ndcg"] - popular["ndcg"]

@@ -47,9 +47,9 @@ def left_out(rows: Iterable[Mapping[str, str]]) -> Iterator[Judged]:
 
 
 def mean_losses(rows: Iterable[Mapping[str, str]]) -> dict[tuple[str, str], tuple[float, int]]:
-    """Mean test loss over seeds, and how many, by log and contender."""
+    """Mean test loss over seeds, and how many, by log and contender; peers have none."""
     found = defaultdict(list)
-    for row in rows:
+    for row in (row for row in rows if row["loss"]):
         found[row["log"], row["contender"]].append(float(row["loss"]))
     return {key: (sum(some) / len(some), len(some)) for key, some in found.items()}
 

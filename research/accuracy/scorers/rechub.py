@@ -28,7 +28,8 @@ BATCH = 1024
 def mmoe(rows: TrainingRows, settings: dict[str, Any], seed: int) -> Fitted:
     torch.manual_seed(seed)
     sizes = settings["sizes"]
-    model = MMOE(_features(rows, sizes), TASKS, sizes["experts"], *_widths(sizes))
+    tasks = _tasks(rows)
+    model = MMOE(_features(rows, sizes), tasks, sizes["experts"], *_widths(sizes, tasks))
     return _trained(model, rows, settings)
 
 
@@ -36,7 +37,8 @@ def ple(rows: TrainingRows, settings: dict[str, Any], seed: int) -> Fitted:
     torch.manual_seed(seed)
     sizes = settings["sizes"]
     numbers = (1, sizes["specific"], sizes["shared"])
-    model = PLE(_features(rows, sizes), TASKS, *numbers, *_widths(sizes))
+    tasks = _tasks(rows)
+    model = PLE(_features(rows, sizes), tasks, *numbers, *_widths(sizes, tasks))
     return _trained(model, rows, settings)
 
 
@@ -45,21 +47,27 @@ def _features(rows: TrainingRows, sizes: dict[str, Any]) -> list[SparseFeature]:
     return [SparseFeature(name, size, sizes["embedding"]) for name, size in counts.items()]
 
 
-def _widths(sizes: dict[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _tasks(rows: TrainingRows) -> list[str]:
+    """The first alone where the log has no ratings."""
+    return TASKS if len(rows.train.rated().user) else TASKS[:1]
+
+
+def _widths(sizes: dict[str, Any], tasks: list[str]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     expert = {"dims": [sizes["expert"]], "dropout": sizes.get("dropout", 0.0)}
-    return expert, [{"dims": [sizes["tower"]]} for _ in TASKS]
+    return expert, [{"dims": [sizes["tower"]]} for _ in tasks]
 
 
 def _trained(model: torch.nn.Module, rows: TrainingRows, settings: dict[str, Any]) -> Fitted:
-    mean = float(np.nanmean(rows.train.rating))
+    tasks = _tasks(rows)
+    mean = float(np.nanmean(rows.train.rating)) if len(tasks) > 1 else 0.0
     masked = settings["missing"] == "masked"
-    x, y = _inputs(rows.train), _labels(rows.train, np.nan if masked else mean)
-    held_out = _inputs(rows.val), _labels(rows.val, mean)
+    x, y = _inputs(rows.train), _labels(rows.train, np.nan if masked else mean, len(tasks))
+    held_out = _inputs(rows.val), _labels(rows.val, mean, len(tasks))
     loaders = DataGenerator(x, y).generate_dataloader(*held_out, *held_out, batch_size=BATCH)
     with tempfile.TemporaryDirectory() as folder:
         trainer = MTLTrainer(
             model,
-            TASKS,
+            tasks,
             n_epoch=settings["epochs"],
             earlystop_patience=settings["patience"],
             model_path=folder,
@@ -78,10 +86,10 @@ def _inputs(part: Part) -> dict[str, np.ndarray]:
     return {"user": part.user, "item": part.item}
 
 
-def _labels(part: Part, missing: float) -> np.ndarray:
+def _labels(part: Part, missing: float, tasks: int) -> np.ndarray:
     """float32 (N, T); the library knows no missing label."""
     rating_N = np.where(np.isnan(part.rating), missing, part.rating)
-    return np.stack([part.watch, rating_N], 1).astype(np.float32)
+    return np.stack([part.watch, rating_N], 1).astype(np.float32)[:, :tasks]
 
 
 def _times(weight: float, loss: Loss) -> Loss:
@@ -104,8 +112,7 @@ def _scores(model: torch.nn.Module, rows: TrainingRows) -> Scores:
     item_I = torch.arange(rows.items)
     # Laid out at once: rows kept one by one lie between the large blocks that a pass gives back,
     # and the heap grew by 3 MB a user of MovieLens-1M, past 22 GB.
-    both_UIT = torch.empty(rows.users, rows.items, len(TASKS))
+    both_UIT = torch.empty(rows.users, rows.items, len(_tasks(rows)))
     for user in range(rows.users):
         both_UIT[user] = model({"user": item_I.new_full((rows.items,), user), "item": item_I})
-    watch_UI, rating_UI = (part.numpy() for part in both_UIT.unbind(-1))
-    return Scores(watch_UI, rating_UI)
+    return Scores(*(part.numpy() for part in both_UIT.unbind(-1)))
