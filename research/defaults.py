@@ -4,7 +4,8 @@
 
 Runs what is missing, one run at a time in this process, and adds a row per run to
 research/results/defaults.csv; start it again to go on. `--raw` has the unpacked ml-100k, ml-1m and
-book-crossing. At the end it prints what leaving out one log says (research/defaults_left_out.py).
+book-crossing. At the end it prints who is ahead of what needs no model
+(research/defaults_ahead.py) and what leaving out one log says (research/defaults_left_out.py).
 """
 
 from __future__ import annotations
@@ -13,19 +14,25 @@ import argparse
 import csv
 import itertools
 import logging
+import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from benchmarks import common
 from recsys_moe.config.auto import with_choices
-from recsys_moe.config.files import merge, read_config_file
+from recsys_moe.config.files import merge, merge_all, nested, read_config_file
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.kinds import kind_of
+from recsys_moe.lab.tune.space import Choices, Dimension, Value, make_space
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
+from research import defaults_ahead
+from research.defaults_ahead import BOUNDS
 from research.defaults_judge import Ahead, judge
 from research.defaults_left_out import left_out, table
 from research.defaults_logs import LOGS, prepared
@@ -51,12 +58,22 @@ OTHERS: dict[str, dict[str, Any]] = {
     "no order": {"model": {"sequence": "none"}},
     "order": {"model": {"sequence": "lru"}},
     "order without ids": {"model": {"sequence": "lru", "user_ids": False, "biases": False}},
+    "popularity": {"model": {"time_features": ["popularity"]}},
+    "no popularity": {"model": {"time_features": "none"}},
+    "popularity without order": {"model": {"sequence": "none", "time_features": ["popularity"]}},
     "order with ids": {"model": {"sequence": "lru", "user_ids": True, "biases": True}},
 }
 """Sections over the automatic ones: the rules, one changed at a time."""
-BOUNDS = {"auc": "popularity_auc", "mse": "user_item_mse", "ndcg": "popularity_ndcg"}
+DRAW = "draw-"
+SPACE = {
+    "optim.weight_decay": {"low": 1e-6, "high": 1e-2, "log": True},
+    "model.dropout": {"choices": [0.0, 0.2, 0.4]},
+    "model.expert_dim": {"choices": [16, 64, 256]},
+    "trainer.batch_size": {"choices": [128, 256, 512, 1024]},
+}
+"""What trials search, besides the learning rate."""
 COLUMNS = (
-    *("log", "contender", "seed", "loss", *BOUNDS, *BOUNDS.values()),
+    *("log", "contender", "seed", "val_loss", "loss", *BOUNDS, *BOUNDS.values()),
     *(*(f"{name}_error" for name in BOUNDS), "missed", "best_epoch", "minutes", "commit"),
 )
 
@@ -79,7 +96,9 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(" ".join(f"{key}={value}" for key, value in row.items()), flush=True)
     if options.rows.exists():
         with options.rows.open(newline="", encoding="utf-8") as stream:
-            print(table(left_out(csv.DictReader(stream))))
+            rows = [*csv.DictReader(stream)]
+        print(defaults_ahead.table(rows, dict.fromkeys(row["contender"] for row in rows)))
+        print(table(left_out(rows)))
 
 
 def finished(path: Path) -> set[tuple[str, str, str]]:
@@ -99,15 +118,31 @@ def append(row: dict[str, Any], path: Path) -> None:
 
 
 def config_of(contender: str, log: str, schema: Schema, seed: int) -> Config:
-    """`automatic`, `fixed` (the configuration's own defaults), `recipe`, or one of OTHERS."""
+    """`automatic`, `fixed` (the configuration's own defaults), `recipe`, one of OTHERS, or a trial,
+    `draw-0`, `draw-1`, ...."""
     if contender == "fixed":
         raw: dict[str, Any] = {}
     elif contender == "recipe":
         raw = read_config_file(RECIPES.get(log, "movielens_100k_best"))
+    elif contender.startswith(DRAW):
+        raw = drawn(int(contender.removeprefix(DRAW)), schema)
     else:
         other = OTHERS[contender] if contender != "automatic" else {}
         raw = with_choices(other, schema, everything=True)[0]
     return parse_config(merge(raw, {"trainer": {"seed": seed}}))
+
+
+def drawn(number: int, schema: Schema) -> dict[str, Any]:
+    """Automatic settings with a random point of the space of `tune` with SPACE."""
+    raw, rng = with_choices({}, schema, everything=True)[0], np.random.default_rng(number)
+    space = make_space(parse_config(raw).model_dump(mode="json"), SPACE, ())
+    return merge_all([raw, *(nested(key, _point(one, rng)) for key, one in space.items())])
+
+
+def _point(one: Dimension, rng: np.random.Generator) -> Value:
+    if isinstance(one, Choices):
+        return one.choices[rng.integers(len(one.choices))]
+    return math.exp(rng.uniform(math.log(one.low), math.log(one.high)))
 
 
 def run(log: str, contender: str, seed: int, *, work: Path, raw: Path | None) -> dict[str, Any]:
@@ -124,6 +159,7 @@ def run(log: str, contender: str, seed: int, *, work: Path, raw: Path | None) ->
         return own | shown(judged(scores, given))
     best = fit(config_of(contender, log, schema, seed), data, out, overwrite=True)
     own |= {"minutes": f"{(time.process_time() - begun) / 60:.4f}", "best_epoch": best["epoch"]}
+    own["val_loss"] = f"{best['loss']:.4f}"
     found, ahead = judge(out, data)
     shutil.rmtree(out)
     loss = sum(

@@ -72,7 +72,7 @@ def say(made: Sequence[Choice]) -> None:
 
 
 TOLD = (
-    *("model.sequence", "model.user_ids", "model.next_item_weight"),
+    *("model.sequence", "model.user_ids", "model.next_item_weight", "model.time_features"),
     *("model.item_bag", "data.resample_negatives", "optim.weight_decay", "model.router.name"),
 )
 """What `fit` tells, first ones first."""
@@ -96,7 +96,7 @@ _NAMES = {
             "num_experts",
         ),
         *("sequence", "sequence_length", "sequence_blocks", "sequence_dropout"),
-        *("next_item_weight", "user_ids", "dropout"),
+        *("next_item_weight", "user_ids", "dropout", "time_features"),
         *("embedding_dim", "expert_dim", "tower_dims", "bilinear_rank", "bilinear_diagonal"),
         *("router.name", "router.k", "router.temperature"),
     ),

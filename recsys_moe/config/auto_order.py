@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from recsys_moe.config.auto_rules import MANY_ROWS, Facts, unusual_labels
+from recsys_moe.config.auto_rules import FEW_ROWS, MANY_ROWS, Facts, unusual_labels
 from recsys_moe.kinds import kind_of, positive_task
 from recsys_moe.model.registry import DEFAULT_MODEL
 from recsys_moe.schema import Schema
@@ -26,10 +26,14 @@ def order_rule(facts: Facts) -> None:
     if not schema.events or ":" in str(facts.values.get("model.name", DEFAULT_MODEL)):
         return
     mean, why = _events(schema, "train") / max(schema.user.trained, 1), "events a user in training"
-    has_order = mean >= FEW_EVENTS
+    has_order, is_small = mean >= FEW_EVENTS, facts.rows < FEW_ROWS
     why += "; rows are judged in their order" if has_order else ": too few to have an order"
     facts.choose("model.sequence", "lru" if has_order else "none", f"{mean:.1f} {why}")
-    if facts.values["model.sequence"] != "none":
+    reads_order = facts.values["model.sequence"] != "none"
+    if is_small or not (has_order or reads_order):
+        why = "what is popular changes, and little else tells what comes next"
+        facts.choose("model.time_features", ("popularity",), why)
+    if reads_order:
         _sequence(facts)
         _users(facts)
         _sizes(facts)
@@ -109,7 +113,9 @@ def _judge(facts: Facts) -> None:
     if (first := positive_task(tasks)) is None:
         return
     metric = f"{tasks[first].name}/{kind_of(tasks[first]).headline}"
-    facts.choose("trainer.monitor", metric, "the order of items counts, not the size of logits")
+    if facts.rows >= FEW_ROWS:
+        why = "the order of items counts, not the size of logits"
+        facts.choose("trainer.monitor", metric, why)
     if not facts.values["model.user_ids"]:
         for task in tasks:
             if kind_of(task).is_rating:

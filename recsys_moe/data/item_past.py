@@ -29,8 +29,10 @@ class Known(NamedTuple):
     def at(
         self, item_B: Tensor, time_B: Tensor, given_B: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """See `Standing`. Popularity is unknown (NaN) up to the end of the log."""
+        """See `Standing`. Popularity is unknown (NaN) up to the end of the log; a time that is
+        unknown is right after it."""
         item_B = shown(item_B).long().clamp(max=len(self.first) - 1)
+        time_B = torch.where(time_B.isnan(), self.end + 1, time_B)
         age_B = time_B - self.first[item_B]
         is_known_B = (age_B > 0) & (time_B > self.end)
         popularity_B = torch.where(is_known_B, self.popularity[item_B], torch.nan)

@@ -79,7 +79,16 @@ class RunningPast:
         """Age (B,) and popularity (B,) of the items, NaN where unknown."""
         if not self._has_events:
             return self._known.at(item_B, time_B)
-        return self.values(self.read(self.slots(item_B), time_B), time_B)
+        found = self.values(self.read(self.slots(item_B), time_B), time_B)
+        return self.without_time(item_B, time_B, found)
+
+    def without_time(
+        self, item_B: Tensor, time_B: Tensor, found: tuple[Tensor, Tensor]
+    ) -> tuple[Tensor, Tensor]:
+        """`found`, and where the time is NaN what a folder says that has no events."""
+        age_B, popularity_B = self._known.at(item_B, time_B)
+        is_known_B = ~time_B.isnan()
+        return found[0].where(is_known_B, age_B), found[1].where(is_known_B, popularity_B)
 
     def slots(self, item_B: Tensor) -> Tensor:
         """The places of items, hidden ones included."""
@@ -164,7 +173,8 @@ class WithGiven(NamedTuple):
             for counts, more_BE in ((found.own, weight_BE * is_own_BE), (found.every, weight_BE))
         )
         first_B = torch.minimum(found.first, time_BE.where(is_own_BE, math.inf).amin(1))
-        return self.past.values(Found(first_B, own, every, found.end), time_B)
+        values = self.past.values(Found(first_B, own, every, found.end), time_B)
+        return self.past.without_time(item_B, time_B, values)
 
 
 class _Line:

@@ -67,7 +67,16 @@ def test_other_protocols_and_short_histories_keep_what_they_had() -> None:
     assert not [key for key in chosen(schema_of()) if "sequence" in key]
     passers = in_time(22_685, (9000, 300), trained=7169)
     plain = {**chosen(schema_of(22_685, 7169, 300)), "model.sequence": "none"}
-    assert chosen(passers) == plain
+    assert chosen(passers) == {**plain, "model.time_features": ("popularity",)}
+
+
+def test_few_rows_in_time_read_what_is_popular_at_the_time() -> None:
+    """Below 30,000 rows, whatever the events of a user; there lists do not choose the epoch."""
+    few, enough = chosen(in_time(29_999)), chosen(in_time(30_000))
+    assert few["model.time_features"] == ("popularity",) and "trainer.monitor" not in few
+    assert "model.time_features" not in enough and enough["trainer.monitor"] == "watch/auc"
+    assert few["model.sequence"] == enough["model.sequence"] == "lru"
+    assert "model.time_features" not in chosen(in_time(29_999), model__time_features="none")
 
 
 def test_the_share_of_new_users_rows_is_told_from_counts() -> None:
@@ -129,6 +138,7 @@ def test_explain_and_fit_say_that_the_order_is_read(
 ) -> None:
     lines = command("config", "explain", "--data", timed).out.splitlines()
     assert lines[0].startswith("model.sequence=lru: ") and "events a user" in lines[0]
+    assert lines[1].startswith('model.time_features=["popularity"]: ')
     caplog.set_level(logging.INFO, "recsys_moe.fit")
     say(resolve_with_choices(None, None, {}, [], data=timed)[1])
     told = [line.strip().partition("=")[0] for line in caplog.messages if line.startswith("  ")]

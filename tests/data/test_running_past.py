@@ -135,10 +135,10 @@ def test_nothing_overflows_decades_of_half_lives_later() -> None:
     assert between[:3].tolist()[0] == 2.0 and between[1].isnan()  # two items, half of all each
 
 
-def test_a_row_without_a_time_and_an_empty_log_know_nothing() -> None:
-    for found in (running([(0, 1)]), running([])):
-        found.add([(1, END)])
-        assert all(one.isnan().all() for one in found.at(*rows([math.nan])))
+def test_without_a_time_and_a_log_nothing_is_known() -> None:
+    found = running([])
+    found.add([(1, END)])
+    assert all(one.isnan().all() for one in found.at(*rows([math.nan])))
     assert float(found.at(*rows([END + 1.0]))[1][1]) == ITEMS
 
 
@@ -151,3 +151,18 @@ def test_items_behind_those_of_the_folder_have_places_of_their_own() -> None:
     )
     assert popularity_B[:2].tolist() == pytest.approx([2.0, 2.0]) and popularity_B[2].isnan()
     assert age_B[:2].tolist() == [5, 5]
+
+
+@given(OLD, NEW, NEW)
+def test_a_row_without_a_time_is_about_the_end_of_the_folders_log(
+    old: Events, new: Events, own: Events
+) -> None:
+    """Whatever came in since, and whatever rows are beside it."""
+    found, known = running(old), past(old).known()
+    found.add(new)
+    (item_B, time_B), wanted = rows([math.nan]), known.at(*rows([float(known.end) + 1]))
+    mixed_B = torch.cat([time_B, time_B.nan_to_num(4.0 * END)])
+    with_own = WithGiven.of(found, [[(item, float(time)) for item, time in own]])
+    for past_of_all, given_B in ((found, None), (with_own, torch.zeros_like(item_B.repeat(2)))):
+        beside = past_of_all.at(item_B.repeat(2), mixed_B, given_B)
+        assert_equal((beside[0][: len(item_B)], beside[1][: len(item_B)]), wanted)

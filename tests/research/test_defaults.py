@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import parse_config
 from recsys_moe.schema import Schema
 from research import defaults
+from research.defaults_ahead import standing, word
+from research.defaults_ahead import table as ahead_table
+from research.defaults_judge import of_auc, of_mse
 from research.defaults_left_out import left_out, table
 from research.defaults_logs import LOGS, MADE, prepared
 
 
-@pytest.mark.parametrize("contender", ["automatic", "fixed", "recipe", *defaults.OTHERS])
+@pytest.mark.parametrize("contender", ["automatic", "fixed", "recipe", "draw-0", *defaults.OTHERS])
 def test_each_contender_is_a_configuration(contender: str, prepared: Path) -> None:
     config = defaults.config_of(contender, "ml-1m", Schema.load(prepared), 3)
     assert config.trainer.seed == 3
@@ -44,6 +48,34 @@ def test_a_log_of_the_study_is_prepared_once(log: str, tmp_path: Path) -> None:
     folder = prepared(log, tmp_path, None)
     text = (folder / "schema.json").read_bytes()
     assert prepared(log, tmp_path, None) == folder and (folder / "schema.json").read_bytes() == text
+
+
+def test_auc_errors_are_those_of_delong_by_hand() -> None:
+    """Positives 3 and 1 over negatives 2 and 0 have placements 1 and 1/2: AUC 3/4. The other score,
+    the same for all, has 1/2 everywhere. Differences 1/2, 0 and, by negative, 0, 1/2: each variance
+    is 1/8 over 2 rows, so the error is (1/16 + 1/16) ** .5."""
+    own, label = np.array([3.0, 1.0, 2.0, 0.0]), np.array([1, 1, 0, 0])
+    found = of_auc(own, label, np.zeros(4))
+    assert found == pytest.approx((0.75, 0.5, 0.25, 0.125**0.5))
+
+
+def test_mse_errors_are_those_of_paired_rows() -> None:
+    """Squared errors 0, 0 beside 1, 9: differences 1 and 9, of deviation 32 ** .5 over 2 rows."""
+    label = np.array([1.0, 3.0])
+    assert of_mse(label, label, np.zeros(2)) == pytest.approx((0.0, 5.0, 5.0, 4.0))
+
+
+def test_ahead_level_and_behind_are_by_two_standard_errors_over_rows_and_seeds() -> None:
+    """Seeds .6 and .8 over .5: .2 on average; variance .02 / 2 = .01 and .03 ** 2 of the rows."""
+    seeds = [{"auc": own, "popularity_auc": ".5", "auc_error": ".03"} for own in (".6", ".8")]
+    by, error = standing(seeds, "auc")
+    assert (by, error) == pytest.approx((0.2, (0.01 + 0.0009) ** 0.5))
+    assert standing([{"mse": "1", "user_item_mse": "3", "mse_error": "1"}], "mse") == (2.0, 1.0)
+    assert [word(by, 1.0) for by in (2.0, 1.9, -2.0)] == ["ahead", "level", "behind"]
+    rows = [{"log": "a", "contender": "automatic", **one} for one in seeds]
+    assert "| a | automatic | 2 | 0.7000 (0.5000) +0.2000 +- 0.1044, level |" in ahead_table(
+        rows, ["automatic"]
+    )
 
 
 def test_a_log_is_judged_by_what_the_others_choose() -> None:

@@ -153,6 +153,15 @@ def test_without_a_time_nothing_of_it_is_read(timely: Path) -> None:
     assert model.encoders.moment.values(moment.about(torch.zeros(1).long())).isnan().all()
 
 
+def test_without_a_time_items_are_as_of_the_end_of_the_data(timely: Path) -> None:
+    predictor = Predictor.load(timely)
+    known, item = predictor.artifact.past, torch.arange(3)
+    assert known is not None
+    found = predictor._past(predictor.resolve(["u1"] * 3), None, None)["moment"].about(item)
+    late = known.at(item, (known.end + 1).expand(3))
+    assert torch.equal(found.age, late[0]) and torch.equal(found.popularity, late[1])
+
+
 def test_a_model_folder_knows_items_up_to_the_end_of_validation(timely: Path, timed: Path) -> None:
     known, schema = Predictor.load(timely).artifact.past, Schema.load(timed)
     before, whole = (read_log(timed, schema, SPLITS[:count]).time_P.max() for count in (2, 3))
