@@ -24,7 +24,7 @@ from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.inference.predictor import Predictor, Recommendation
 from recsys_moe.inference.ranking import retrieval
 
-K = 100
+K, LEAST = 100, 0.99
 NOISE, OWN = 0.2, (0.7, 1.0)
 """Of a made-up vector: noise in standard deviations, and the weight of the first of two vectors."""
 Lists = list[list[Recommendation]]
@@ -54,8 +54,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     numbers: dict[str, Any] = {"items": size, "k": K, "memory_mb": memory, "stages": found}
     if options.many:
         numbers["many"] = many(predictor, options.many, counts)
-    gain = found[f"index {counts[-1]}"]["faster"].median
-    targets = [common.target("exact over two stages", gain, 2.0, "x", at_least=True)]
+    kept = [one for name, one in found.items() if name != "exact" and one["recall"][K] >= LEAST]
+    gain = max((one["faster"].median for one in kept), default=0.0)
+    what = f"exact over two stages with recall@{K} of {LEAST}"
+    targets = [common.target(what, gain, 2.0, "x", at_least=True)]
     common.report("retrieval", numbers, targets)
 
 

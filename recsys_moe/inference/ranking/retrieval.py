@@ -221,6 +221,7 @@ class ItemIndex:
 
 def load_faiss() -> Any:
     """The module `faiss`. Raises ConfigError if it is not installed."""
+    logging.getLogger("faiss").setLevel(logging.WARNING)  # it tells which build it loads
     try:
         import faiss
     except ImportError:
