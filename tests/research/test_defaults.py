@@ -16,6 +16,8 @@ from research.defaults_ahead import table as ahead_table
 from research.defaults_judge import of_auc, of_mse
 from research.defaults_left_out import left_out, table
 from research.defaults_logs import LOGS, MADE, prepared
+from research.defaults_trials import table as trials_table
+from research.defaults_trials import tuned
 
 
 @pytest.mark.parametrize("contender", ["automatic", "fixed", "recipe", "draw-0", *defaults.OTHERS])
@@ -76,6 +78,20 @@ def test_ahead_level_and_behind_are_by_two_standard_errors_over_rows_and_seeds()
     assert "| a | automatic | 2 | 0.7000 (0.5000) +0.2000 +- 0.1044, level |" in ahead_table(
         rows, ["automatic"]
     )
+
+
+def test_validation_chooses_the_trial_that_test_judges() -> None:
+    """The lowest validation loss, .4, has a test loss of .8: automatic, at .88, is 10% worse."""
+    losses = {"automatic": (".5", ".88"), "draw-0": (".4", ".8"), "draw-1": (".6", ".7")}
+    rows = [
+        {"log": "a", "contender": name, "val_loss": val, "loss": loss}
+        for name, (val, loss) in losses.items()
+    ]
+    (found,) = tuned(rows)
+    assert (found.chosen, found.trials) == ("draw-0", 2)
+    assert found.worse == pytest.approx(0.1)
+    assert "| a | 2 | draw-0 | 0.8000 | 0.8800 | +10.0% |" in trials_table([found])
+    assert not [*tuned(rows[1:])]
 
 
 def test_a_log_is_judged_by_what_the_others_choose() -> None:
