@@ -79,7 +79,39 @@ def test_a_served_score_is_that_of_the_model_on_the_row(timely: Path, timed: Pat
     assert found.tolist() == pytest.approx(wanted.tolist(), rel=1e-4)
 
 
-@pytest.mark.parametrize("place", ["request", "cold user", "file"])
+def score_after(events: list[dict[str, Any]], place: str, run: Path, file: Path) -> float:
+    """Of a new user at LATER + 8, with events from one of PLACES."""
+    predictor, user, asked = Predictor.load(run), "new", {}
+    whose = [{"user": user, **one} for one in events]
+    if place == "request":
+        asked["events"] = events
+    elif place == "cold user":
+        user = ColdUser(events=events)
+    elif place == "observed":
+        assert predictor.observe(whose).stored == len(events)
+    else:
+        file.write_text("".join(f"{json.dumps(one)}\n" for one in whose))
+        observe_file(predictor, file)
+    found = predictor.score([user], ["i1"], context={"time": LATER + 8}, **asked)
+    return float(found.tasks["watch"][0])
+
+
+PLACES = "request", "cold user", "file", "observed"
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_an_event_at_the_time_of_a_request_is_not_read_when_no_later_one_is_known(
+    place: str, timely: Path, tmp_path: Path
+) -> None:
+    """The newest of all, and the user's own."""
+    *before, newest = ({"item": f"i{n}", "time": LATER + n} for n in range(5, 9))
+    score = partial(score_after, place=place, run=timely, file=tmp_path / "events.jsonl")
+    assert score([*before, newest]) == pytest.approx(score(before), rel=1e-6)
+    read = score([*before, {**newest, "time": LATER + 7.5}])
+    assert read != pytest.approx(score(before), rel=1e-4)
+
+
+@pytest.mark.parametrize("place", PLACES[:3])
 def test_later_events_of_a_request_make_no_room_for_themselves(
     place: str, timely: Path, tmp_path: Path
 ) -> None:
@@ -88,20 +120,7 @@ def test_later_events_of_a_request_make_no_room_for_themselves(
     before = [{"item": f"i{n}", "time": LATER + n} for n in range(8)]
     late = [{"item": f"i{n + 8}", "time": LATER + 8 + n} for n in range(8)]
 
-    def score(events: list[dict[str, Any]]) -> float:
-        predictor, user, asked = Predictor.load(timely), "new", {}
-        if place == "request":
-            asked["events"] = events
-        elif place == "cold user":
-            user = ColdUser(events=events)
-        else:
-            lines = [json.dumps({"user": user, **one}) for one in events]
-            (tmp_path / "events.jsonl").write_text("\n".join([*lines, ""]))
-            observe_file(predictor, tmp_path / "events.jsonl")
-        return float(
-            predictor.score([user], ["i1"], context={"time": LATER + 8}, **asked).tasks["watch"][0]
-        )
-
+    score = partial(score_after, place=place, run=timely, file=tmp_path / "events.jsonl")
     wanted = pytest.approx(score(before), rel=1e-6)
     assert score(before[1:]) != wanted
     for events in (before + late, late + before, late[::-1] + before):

@@ -42,6 +42,14 @@ NAMES = dict.fromkeys(Event._fields)
 NUMBERS = int, float
 
 
+def distinct(events: Iterable[Event]) -> list[Event]:
+    """Of one user; of those delivered twice the first."""
+    first: dict[str, Event] = {}
+    for one in events:
+        first.setdefault(one.key, one)
+    return [*first.values()]
+
+
 def read_events(
     given: Iterable[GivenEvent], *, of_users: bool, name: str = "events"
 ) -> list[Event]:

@@ -17,7 +17,7 @@ from torch import Tensor
 from recsys_moe.artifact.events import no_events
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
-from recsys_moe.inference.events.observed import Event, GivenEvent
+from recsys_moe.inference.events.observed import Event, GivenEvent, distinct
 from recsys_moe.inference.events.reader import EventReader
 from recsys_moe.inference.events.states import Entry
 from recsys_moe.inference.events.store import EMPTY, EventStore, Observed, Timeline, is_known
@@ -121,6 +121,7 @@ class UserEvents:
         Raises DataError for invalid events of the request.
         """
         lists, list_B = self._given(given, len(index_B))
+        lists = [distinct(events) for events in lists]
         brought = [one for one in identities.values() if not isinstance(one, str)]
         before_N, before_B = self._before(time_B, [*lists, *brought], len(index_B))
         list_B = list_B * len(before_N) + before_B
@@ -140,7 +141,7 @@ class UserEvents:
                 line = lines.setdefault(who, self.store.of(who))
                 asked.append(Asked(user, line, lists[number], name, before_N[before]))
             else:
-                own = [*who, *lists[number]]
+                own = distinct([*who, *lists[number]])
                 asked.append(Asked(user, EMPTY, own, "", before_N[before]))
         return Windows(asked, user_M, window_B)
 

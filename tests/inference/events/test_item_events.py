@@ -185,6 +185,22 @@ def test_events_that_the_folder_holds_count_once(predictor: Predictor, timed: Pa
     assert_equals_log(moment(informed, seconds), read_log(timed, schema))
 
 
+def test_events_of_a_request_that_the_folder_holds_count_once(
+    predictor: Predictor, timed: Path
+) -> None:
+    """Those of the user whose event is the last of the folder: they weigh most."""
+    log = read_log(timed, predictor.artifact.schema, ["train", "val"])
+    stored = events_of(predictor, log)
+    user, seconds = str(stored[-1].user), stored[-1].time + 1
+    own = [one._replace(user=None) for one in stored if one.user == user]
+    assert_equals_log(moment(predictor, seconds, user, events=own), log)
+    plain, other = (
+        moment(predictor, seconds, user, events=events).popularity
+        for events in (None, [own[-1]._replace(item=own[-2].item, time=seconds - 0.5)])
+    )
+    assert ((other - plain).abs() > 5e-4).all()
+
+
 def test_no_event_at_the_time_of_a_request_or_later_changes_it(
     predictor: Predictor, timed: Path
 ) -> None:

@@ -145,6 +145,29 @@ def test_events_of_a_request_join_those_that_are_stored(
     assert torch.equal(whole, scores(predictor, [user], events=bare))
 
 
+@pytest.mark.parametrize("key", [{}, {"id": "click"}])
+def test_an_event_that_a_request_lists_twice_counts_once_as_an_observed_one(
+    key: dict[str, Any], predictor: Predictor
+) -> None:
+    """The first one stays: of the copies, which rate another way or, with an id, come later."""
+    first, second, third = (
+        {"item": f"i{n}", "time": LATER + n, "value": 1 + 2 * (n % 3)} for n in range(3)
+    )
+    first |= key
+    copy = {**first, "value": 5, "time": LATER + 9} if key else {**first, "value": 5}
+    twice = [first, *[copy] * 3, second, third]
+    once = scores(predictor, ["nobody"], events=[first, second, third])
+    found = [
+        scores(predictor, ["nobody"], events=twice),
+        scores(predictor, ["nobody"], events=[twice] * len(once[0])),
+        scores(predictor, [ColdUser(events=twice)]),
+        scores(predictor, [ColdUser(events=twice[:2])], events=twice[2:]),
+    ]
+    assert all(torch.equal(one, once) for one in found)
+    assert predictor.observe([{"user": "nobody", **one} for one in twice]).stored == 3
+    assert (scores(predictor, ["nobody"]) - once).abs().max() < 1e-6
+
+
 def test_a_list_of_events_for_each_row_is_that_of_the_row_alone(predictor: Predictor) -> None:
     one, other = [{"item": "i1", "time": LATER}], [{"item": "i2", "time": LATER, "value": 5}]
     users, items = ["u0", "u0", "nobody", "u0"], ["i3"] * 4

@@ -87,6 +87,20 @@ def test_an_event_of_the_second_of_a_stored_one_or_before_is_merged_by_time(
     torch.testing.assert_close(watch(predictor, ["u0"]), inline, rtol=0, atol=1e-6)
 
 
+def test_the_last_event_of_the_folder_changes_nothing_when_a_request_brings_it(
+    predictor: Predictor,
+) -> None:
+    stored = predictor.artifact.events
+    user = int(stored["first"].diff().argmax())
+    last = int(stored["first"][user + 1]) - 1
+    [name] = predictor.users.texts(torch.tensor([user]))
+    [item] = predictor.items.texts(stored["item"][last : last + 1].long())
+    event = {"item": item, "time": float(stored["time"][last])}
+    plain = watch(predictor, [name])
+    assert torch.equal(watch(predictor, [name], events=[event]), plain)
+    assert not torch.equal(watch(predictor, [name], events=[{**event, "item": "?"}]), plain)
+
+
 def test_more_events_than_steps_are_encoded_whole(
     predictor: Predictor, read: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
