@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking.top_items import largest
+from recsys_moe.inference.ranking.largest import largest
 from recsys_moe.kinds import KINDS
 from recsys_moe.kinds.binary import BinaryMetrics
 from recsys_moe.kinds.regression import RegressionMetrics

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from recsys_moe.inference.ranking.top_items import largest
+from recsys_moe.inference.ranking.largest import largest
 from recsys_moe.kinds import Constant
 from recsys_moe.model import moe_ranker, ranker
 from recsys_moe.model.biases import Biases

@@ -35,7 +35,7 @@ from recsys_moe.inference.evaluation.ranking_wanted import (
     wanted_rows,
 )
 from recsys_moe.inference.predictor import Predictor
-from recsys_moe.inference.ranking.top_items import largest
+from recsys_moe.inference.ranking.largest import largest
 from recsys_moe.inference.scoring.pair_scores import ROWS_PER_BATCH
 from recsys_moe.inference.threads import USERS_AT_ONCE, one_thread_each
 from recsys_moe.kinds import positive_task

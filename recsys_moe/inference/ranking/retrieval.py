@@ -20,6 +20,7 @@ from torch import Tensor
 
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.plain import whole_number
+from recsys_moe.inference.ranking.largest import largest
 from recsys_moe.kinds import kind_of
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.request import of_items
@@ -149,9 +150,8 @@ def largest_products(
     products = (row_N for some_UR in user_UR.split(at_once) for row_N in some_UR @ item_NR.t())
     found = []
     for product_N, out_S in zip(products, out, strict=True):
-        left_N = ~torch.isin(item_N, out_S)
-        product_N[~left_N] = -torch.inf
-        place_C = product_N.topk(min(count, int(left_N.sum()))).indices
+        place_L = (~torch.isin(item_N, out_S)).nonzero()[:, 0]
+        place_C = place_L[largest(product_N[place_L], count)]
         found.append(item_N[place_C.sort().values])
     return found
 

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.streaming import ITEM_ROWS
-from recsys_moe.errors import ConfigError, DataError, suggestion
+from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
+from recsys_moe.inference.ranking.largest import largest
 from recsys_moe.inference.ranking.retrieval import Retrievers
 from recsys_moe.inference.threads import USERS_AT_ONCE
 from recsys_moe.kinds import KINDS, first_columns, kind_of, positive_task
@@ -258,19 +259,3 @@ def _best_unseen(ranking_N: Tensor, seen_S: Tensor, item_N: Tensor, k: int) -> T
 def _of_places(values: Iterable[Tensor], places: Sequence[Tensor]) -> Tensor:
     """Each user's values at these places, one user after the other."""
     return torch.cat([row_N[place] for row_N, place in zip(values, places, strict=True)])
-
-
-def largest(values_N: Tensor, k: int) -> Tensor:
-    """Places of the k largest values, largest first; among equals the lower place wins.
-
-    Raises DataError when a value among them is not finite: NaN would come first.
-    """
-    if k < len(values_N):
-        least = values_N.topk(k).values[-1]
-        place_N = (~(values_N < least)).nonzero()[:, 0]
-    else:
-        place_N = torch.arange(len(values_N))
-    best_K = values_N[place_N].sort(descending=True, stable=True)
-    if not best_K.values[:1].isfinite().all():
-        raise DataError("the scores of the model are not finite; train again with a lower optim.lr")
-    return place_N[best_K.indices[:k]]
