@@ -9,6 +9,8 @@ from pydantic import (
     ConfigDict,
     Field,
     SerializeAsAny,
+    TypeAdapter,
+    ValidationError,
     WithJsonSchema,
     model_validator,
 )
@@ -24,6 +26,17 @@ def _window(value: Any) -> Any:
             f"data.shuffle_buffer must be auto or a number of rows >= 1, got {value!r}; "
             "e.g. data.shuffle_buffer=auto"
         )
+    return value
+
+
+def _switch_or_auto(value: Any) -> Any:
+    """Switches as pydantic reads them."""
+    if value != "auto":
+        try:
+            return TypeAdapter(bool).validate_python(value)
+        except ValidationError:
+            rule = f"trainer.cuda_graph must be auto, true or false, got {value!r}"
+            raise ValueError(f"{rule}; e.g. trainer.cuda_graph=auto") from None
     return value
 
 
@@ -187,7 +200,7 @@ class TrainerConfig(Section):
     """Devices of each machine, one process each."""
     num_nodes: int = Field(default=1, ge=1)
     """Machines that train together."""
-    cuda_graph: Literal["auto"] | bool = False
+    cuda_graph: Annotated[Literal["auto"] | bool, BeforeValidator(_switch_or_auto)] = False
     """Replay training steps on a GPU as a CUDA graph, one launch for each; experimental, as it has
     not run on a GPU yet. `auto`: where steps can be recorded; `true`: else end with an error."""
     log_every_n_steps: int = Field(default=100, ge=1)

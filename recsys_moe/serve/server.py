@@ -119,12 +119,12 @@ def _journal(models: Models, settings: Settings) -> Journal | None:
         )
     journal, store = Journal(settings.events), settings.store
     try:
-        store.replay(journal.replay())
+        store.replay(journal.replay(store.check))
     except BaseException:
         journal.close()
         raise
     store.sink = journal
-    logger.info("%s: events of %d users", settings.events, len(store))
+    logger.info("%s: events of %d user%s", settings.events, len(store), "s"[len(store) == 1 :])
     return journal
 
 

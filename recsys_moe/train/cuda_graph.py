@@ -140,7 +140,7 @@ def layout_of(batch: Batch) -> tuple[Any, ...]:
 def recorder_for(module: Module, device: torch.device) -> StepRecorder | None:
     """By `trainer.cuda_graph`. Raises ConfigError where it is true and steps cannot be recorded."""
     asked = module.config.trainer.cuda_graph
-    if asked is False or (asked == "auto" and device.type != "cuda"):
+    if asked is False:
         return None
     if not (reason := obstacle(module, device)):
         with_static_shapes(module.model)

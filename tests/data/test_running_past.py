@@ -109,6 +109,28 @@ def test_what_is_folded_counts_as_before_and_memory_is_bounded(
     assert popularity_B.isnan().all()
 
 
+def test_folding_leaves_the_later_half_one_by_one() -> None:
+    """Six are kept: the end of the log and five events."""
+    whole = [(n % ITEMS, END + 10 * (n + 1)) for n in range(5)]
+    found = running([(0, END)])
+    found.add(whole, 6)
+    assert found._end == END
+    found.add([(0, END + 60)], 6)
+    assert found._end == END + 30  # of seven, the middle one
+    wanted = past([(0, END), *whole, (0, END + 60)])
+    asked = rows([END + 35.0, END + 45.0, END + 60.0, END + 61.0])
+    assert found.at(*asked)[1][0] > 0
+    assert_equal(found.at(*asked), wanted.at(*asked))
+
+
+def test_at_the_second_of_its_first_event_an_item_has_no_age() -> None:
+    found = running([(0, END)])
+    found.add([(1, END + 10), (2, END + 5)])
+    age_B, popularity_B = found.at(*rows([END + 10.0]))
+    assert age_B[1].isnan() and popularity_B[1].isnan()
+    assert age_B[2] == 5 and popularity_B[2] > 0
+
+
 def test_a_count_by_hand() -> None:
     """At END one event of item 0; a half-life later one of item 1, and the request another later:
     1/4 and 1/2 of 3/4, times four items."""

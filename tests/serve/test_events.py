@@ -283,6 +283,9 @@ def test_a_file_with_a_line_that_is_no_event_stops_the_start(
     file.write_text(json.dumps(EVENT) + "\n{}\n" + json.dumps(EVENT) + "\n")
     message = command.fails(3, "serve", sequence_run, "--port", 0, "--events", file)
     assert "line 2: user must be text" in message and "correct or remove the line" in message
+    file.write_text(json.dumps({**EVENT, "time": 4e9}) + "\n")  # until 2096
+    message = command.fails(3, "serve", sequence_run, "--port", 0, "--events", file)
+    assert "line 1: time must be at most 3600 s after the present, got 4000000000" in message
 
 
 def test_options_of_events_are_checked(run: Path, command: Command) -> None:

@@ -195,12 +195,25 @@ def test_what_a_graph_cannot_hold_is_named(
         recorder_for(module, CUDA)
 
 
-def test_it_is_off_by_default_and_without_a_device(prepared: Path) -> None:
+@pytest.mark.parametrize("wrong", ["maybe", "Auto", 2])
+def test_what_is_neither_auto_nor_a_switch_is_refused(wrong: Any) -> None:
+    said = f"trainer.cuda_graph must be auto, true or false, got {wrong!r}; e.g. trainer."
+    with pytest.raises(ConfigError) as error:
+        parse_config({"trainer": {"cuda_graph": wrong}})
+    assert str(error.value).startswith(said)
+    assert parse_config({"trainer": {"cuda_graph": "false"}}).trainer.cuda_graph is False
+
+
+def test_it_is_off_by_default_and_without_a_device_which_is_said(
+    prepared: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     module, _ = module_of(prepared, config())
     assert recorder_for(module, CUDA) is None
     assert module.model.moe.dispatch == "auto"
     module.config = config(trainer={"cuda_graph": "auto"})
-    assert recorder_for(module, torch.device("cpu")) is None
+    with caplog.at_level(logging.INFO, "recsys_moe.fit"):
+        assert recorder_for(module, torch.device("cpu")) is None
+    assert "not recorded as a CUDA graph because of a cpu device" in caplog.text
     assert isinstance(recorder_for(module, CUDA), StepRecorder)
     assert module.model.moe.dispatch == "static"
 

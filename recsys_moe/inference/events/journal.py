@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -51,17 +51,19 @@ class Journal:
         """Release the file."""
         os.close(self._file)
 
-    def replay(self) -> Iterator[Event]:
+    def replay(self, check: Callable[[Event], None] | None = None) -> Iterator[Event]:
         """The events of the file, in order.
 
         A last line that a kill or a power loss cut off is removed. Raises DataError with the number
-        of any other line that is not an event.
+        of any other line that is not an event, or that `check` raises one for.
         """
         for number, (line, event) in enumerate(lines_of(self.path), 1):
             if event is None:
                 logger.warning("%s: line %d is incomplete and was removed", self.path, number)
                 os.ftruncate(self._file, self._end)
                 return
+            if check is not None:
+                _check(event, check, f"{self.path}, line {number}")
             self._end += len(line)
             yield event
             if not line.endswith(b"\n"):
@@ -107,6 +109,13 @@ def lines_of(path: Path) -> Iterator[tuple[bytes, Event | None]]:
             yield line, event
             if event is None:
                 return
+
+
+def _check(event: Event, check: Callable[[Event], None], where: str) -> None:
+    try:
+        check(event)
+    except DataError as error:
+        raise DataError(f"{where}: {error}; correct or remove the line") from None
 
 
 def _line(event: Event) -> bytes:

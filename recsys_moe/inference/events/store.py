@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeAlias
 from weakref import WeakSet
 
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.inference.events.observed import Event
 
 TOLERANCE = 3600.0
@@ -157,7 +157,7 @@ class EventStore:
         outcomes: list[str] = []
         with self._lock:
             changed: dict[str, Timeline] = {}
-            latest = self._clock() + self.tolerance
+            latest = self._latest()
             for event in events:
                 line = changed.get(user := str(event.user)) or self.of(user)
                 last = (newest or {}).get(user, -math.inf)
@@ -209,8 +209,7 @@ class EventStore:
         if is_known(event, line):
             return DUPLICATE
         if event.time > latest:
-            rule = f"time must be at most {self.tolerance:g} s after the present"
-            return f"{rule}, got {event.time:.15g}; send seconds since 1970 (UTC)"
+            return f"{self._not_yet(event)}; send seconds since 1970 (UTC)"
         newest = max(newest, line.time[-1] if line.time else -math.inf)
         if event.time < newest - self.tolerance:
             rule = f"time must be at most {self.tolerance:g} s before the user's last event"
@@ -219,6 +218,18 @@ class EventStore:
         if self._is_too_old(event, line):
             return f"older than the last {self.length} events of the user, which are kept"
         return STORED
+
+    def check(self, event: Event) -> None:
+        """Raise DataError for an event of the future, which would reject all that follow."""
+        if event.time > self._latest():
+            raise DataError(self._not_yet(event))
+
+    def _latest(self) -> float:
+        return self._clock() + self.tolerance
+
+    def _not_yet(self, event: Event) -> str:
+        rule = f"time must be at most {self.tolerance:g} s after the present"
+        return f"{rule}, got {event.time:.15g}"
 
     def _is_too_old(self, event: Event, line: Timeline) -> bool:
         return len(line.time) >= self.length and event.time < line.time[0]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.inference.events.journal import lines_of
 from recsys_moe.inference.events.observed import Event
-from recsys_moe.inference.events.reader import EventReader
 from recsys_moe.inference.predictor import Predictor
 
 logger = logging.getLogger("recsys_moe")
@@ -31,17 +30,18 @@ def observe_file(predictor: Predictor, path: Path) -> None:
     if not path.is_file():
         raise DataError(f"--events {path}: no such file")
     store.max_users = sys.maxsize
-    store.keep(_checked(path, reader))
-    logger.info("%s: events of %d users", path, len(store))
+    store.keep(_checked(path, reader.check, store.check))
+    logger.info("%s: events of %d user%s", path, len(store), "s"[len(store) == 1 :])
 
 
-def _checked(path: Path, reader: EventReader) -> Iterator[Event]:
+def _checked(path: Path, *checks: Callable[[Event], None]) -> Iterator[Event]:
     for number, (_, event) in enumerate(lines_of(path), 1):
         if event is None:
             logger.warning("%s: line %d is incomplete and was ignored", path, number)
             return
         try:
-            reader.check(event)
+            for check in checks:
+                check(event)
         except DataError as error:
             raise DataError(f"{path}, line {number}: {error}; correct or remove the line") from None
         yield event

@@ -110,6 +110,10 @@ def test_only_users_with_events_are_told_apart_in_files(
             "line 5: value must be a finite number",
         ),
         ('{"item": 2, "time": 3}', "line 5: user must be text"),
+        (
+            '{"user": 1, "item": 2, "time": 4e9}',  # until 2096
+            "line 5: time must be at most 3600 s after the present, got 4000000000; correct",
+        ),
         ("[]", "line 5: an event must be an object"),
         ("x" * LONGEST_LINE, "line 5: must be shorter than"),
     ],

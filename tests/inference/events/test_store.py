@@ -6,14 +6,17 @@ import itertools
 import math
 import threading
 from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from recsys_moe.errors import ConfigError, RunError
+from recsys_moe.errors import ConfigError, DataError, RunError
+from recsys_moe.inference.events.journal import Journal
 from recsys_moe.inference.events.observed import Event
-from recsys_moe.inference.events.store import EventStore, Observed, Timeline
+from recsys_moe.inference.events.store import EventStore, Observed, Timeline, Told
 
 NOW = 1_000_000.0
 
@@ -135,6 +138,38 @@ def test_an_event_of_the_future_is_rejected_and_blocks_nothing() -> None:
     [reason] = found.append([event(NOW + 10.1)]).rejected.values()
     assert reason.startswith("time must be at most 10 s after the present")
     assert found.append([event(NOW + 10), event(NOW)]).stored == 2
+
+
+def test_an_event_of_the_future_is_refused_in_a_file(tmp_path: Path) -> None:
+    found, path = store(tolerance=10), tmp_path / "events.jsonl"
+    path.write_text(f'{{"user": "u", "item": "i", "time": {NOW + 10}}}\n')
+    with closing(Journal(path)) as journal:
+        found.replay(journal.replay(found.check))
+    assert len(found.of("u").time) == 1
+    path.write_text(f'{{"user": "u", "item": "i", "time": {NOW + 11}}}')  # no line break: no tear
+    said = r"line 1: time must be at most 10 s after the present, got 1000011; correct or remove"
+    with closing(Journal(path)) as journal, pytest.raises(DataError, match=said):
+        found.replay(journal.replay(found.check))
+    assert path.stat().st_size > 0
+
+
+def test_what_is_kept_for_popularity_is_at_least_what_is_documented() -> None:
+    """100,000: of what is kept, folding leaves the later half."""
+    assert EventStore(5).max_events // 2 >= 100_000
+
+
+def test_the_last_events_are_with_all_of_the_time_of_the_first_of_them() -> None:
+    """The last two of four events are at 2 and 3; another one is at 2."""
+    found, heard = store(), list[Told]()
+
+    class Hears:
+        def add(self, events: Sequence[Told]) -> None:
+            heard.extend(events)
+
+    found.append([event(1.0, "a"), event(2.0, "b"), event(2.0, "c"), event(3.0, "d")])
+    found.max_events, follower = 2, Hears()
+    found.follow(follower)
+    assert heard == [("u", "b", 2.0), ("u", "c", 2.0), ("u", "d", 3.0)]
 
 
 def test_an_event_older_than_those_that_are_kept_is_rejected() -> None:
