@@ -188,3 +188,15 @@ def test_blocks_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> No
         found.append(static_experts(x_BD, weights_BTE, selected_BTE, pool(*parts), 5))
     for other in found[1:]:
         torch.testing.assert_close(other, found[0])
+
+
+def test_the_gradient_of_a_row_of_nan_stays_alone() -> None:
+    """The last one, which padding evaluates, where rows visit fewer experts than they may."""
+    *leaves, selected_BTE = problem(9, 2, 6, seed=1)
+    selected_BTE = selected_BTE & (torch.arange(6) < 3)
+    x_BD, weights_BTE, *parts = leaves
+    out = static_experts(x_BD, weights_BTE, selected_BTE, pool(*parts), 6)
+    probe = torch.ones_like(out)
+    probe[-1] = torch.nan
+    [grad_BD] = torch.autograd.grad(out, x_BD, probe)
+    assert grad_BD[:-1].isfinite().all() and grad_BD[-1].isnan().any()
