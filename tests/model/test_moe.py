@@ -197,6 +197,16 @@ def test_training_output_equals_the_evaluation_output_in_expectation(path: str) 
     torch.testing.assert_close(layer.train() and mean(), layer.eval() and mean(), rtol=5e-3, atol=0)
 
 
+def assert_alike(out: Tensor, expected: Tensor, leaves: list[Tensor], selected_BTE: Tensor) -> None:
+    """Values and gradients; those of weights off the selection say nothing."""
+    torch.testing.assert_close(out, expected)
+    probe = torch.randn(out.shape, dtype=torch.float64)
+    ours, theirs = (torch.autograd.grad((o * probe).sum(), leaves) for o in (out, expected))
+    for name, a, b in zip("xwkb", ours, theirs, strict=True):
+        mask_BTE = selected_BTE if name == "w" else torch.ones(())
+        torch.testing.assert_close(a * mask_BTE, b * mask_BTE)
+
+
 def masked_naive(
     x_BD: Tensor, weights_BTE: Tensor, kernel_EDH: Tensor, bias_EH: Tensor, keep_BEH: Tensor
 ) -> Tensor:
@@ -234,12 +244,7 @@ def test_dropped_units_carry_neither_value_nor_gradient(
         out = dense_experts(x_BD, weights_BTE, pool(*parts, dropout))
     else:
         out = sparse_experts(x_BD, weights_BTE, selected_BTE, pool(*parts, dropout))
-    torch.testing.assert_close(out, expected)
-    probe = torch.randn(out.shape, dtype=torch.float64)
-    ours, theirs = (torch.autograd.grad((o * probe).sum(), leaves) for o in (out, expected))
-    for name, a, b in zip("xwkb", ours, theirs, strict=True):
-        mask_BTE = selected_BTE if name == "w" else torch.ones(())
-        torch.testing.assert_close(a * mask_BTE, b * mask_BTE)
+    assert_alike(out, expected, leaves, selected_BTE)
 
 
 def test_auto_is_dense_where_nearly_all_is_chosen_and_while_compiling() -> None:

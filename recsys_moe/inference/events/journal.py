@@ -63,7 +63,7 @@ class Journal:
                 os.ftruncate(self._file, self._end)
                 return
             if check is not None:
-                _check(event, check, f"{self.path}, line {number}")
+                check_line(event, check, self.path, number)
             self._end += len(line)
             yield event
             if not line.endswith(b"\n"):
@@ -111,11 +111,12 @@ def lines_of(path: Path) -> Iterator[tuple[bytes, Event | None]]:
                 return
 
 
-def _check(event: Event, check: Callable[[Event], None], where: str) -> None:
+def check_line(event: Event, check: Callable[[Event], None], path: Path, number: int) -> None:
+    """Raise the DataError of `check` with the line that it is about."""
     try:
         check(event)
     except DataError as error:
-        raise DataError(f"{where}: {error}; correct or remove the line") from None
+        raise DataError(f"{path}, line {number}: {error}; correct or remove the line") from None
 
 
 def _line(event: Event) -> bytes:

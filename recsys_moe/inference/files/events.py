@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.inference.events.journal import lines_of
+from recsys_moe.inference.events.journal import check_line, lines_of
 from recsys_moe.inference.events.observed import Event
 from recsys_moe.inference.predictor import Predictor
 
@@ -39,9 +39,6 @@ def _checked(path: Path, *checks: Callable[[Event], None]) -> Iterator[Event]:
         if event is None:
             logger.warning("%s: line %d is incomplete and was ignored", path, number)
             return
-        try:
-            for check in checks:
-                check(event)
-        except DataError as error:
-            raise DataError(f"{path}, line {number}: {error}; correct or remove the line") from None
+        for check in checks:
+            check_line(event, check, path, number)
         yield event
