@@ -15,7 +15,7 @@ from recsys_moe.inference.events.states import Entry, History, States
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.model.encoders.sequence import EventSequence
 
-STATM = Path("/proc/self/statm")
+SMAPS = Path("/proc/self/smaps")
 LATER = 1_100_000_000.0
 
 
@@ -133,20 +133,24 @@ def test_no_row_has_no_vector(predictor: Predictor) -> None:
     assert watch(predictor, []).shape == (0,)
 
 
-@pytest.mark.skipif(not STATM.exists(), reason="resident memory is read from /proc")
-def test_a_new_table_takes_no_memory_that_was_in_use_before(predictor: Predictor) -> None:
-    """Each new model has one: they would add up."""
+@pytest.mark.skipif(not SMAPS.exists(), reason="pages in use are read from /proc")
+def test_a_new_table_takes_memory_where_users_are_written_alone(predictor: Predictor) -> None:
+    """Each new model has one: pages that were in use before would add up."""
 
-    def resident() -> float:
-        """MB while blocks of 100 MB are in use."""
-        blocks = [torch.ones(5 * 2**20 // 4) for _ in range(20)]
-        pinned.append(torch.ones(1000))  # above them: what they leave stays with the process
-        pages = int(STATM.read_text().split()[1])
-        del blocks
-        return pages * mmap.PAGESIZE / 2**20
+    def resident(table: Tensor) -> int:
+        """Bytes in use of the memory map that holds the table."""
+        lines = iter(SMAPS.read_text().splitlines())
+        for line in lines:
+            first, _, last = line.split()[0].partition("-")
+            if last and int(first, 16) <= table.data_ptr() < int(last, 16):
+                break
+        return next(1024 * int(one.split()[1]) for one in lines if one.startswith("Rss:"))
 
-    pinned: list[Tensor] = []
-    resident()
-    before = resident()
+    used = [torch.ones(5 * 2**20 // 4) for _ in range(20)]
+    del used  # 100 MB that a table could be given again
     states = States(predictor.artifact.model, megabytes=100)
-    assert resident() < before + 20 and states.slots
+    assert max(map(resident, states._table)) <= 2 * mmap.PAGESIZE  # row 0: before any event
+    states.vectors([History((), "a", before=lambda: [Entry(LATER, 0, 0.5)])])
+    assert max(map(resident, states._table)) <= 2 * mmap.PAGESIZE  # and row 1, beside it
+    states._table[0].fill_(1.0)
+    assert resident(states._table[0]) > 2 * mmap.PAGESIZE
