@@ -62,12 +62,12 @@ def scored(run: Path, data: Path | None, split: str) -> tuple[np.ndarray, list[T
     folder, schema = data_of(run, predictor.artifact, data)
     most = rows_within(schema, config.data.max_memory_mb)
     batches = list(EvalBatches(open_rows(folder, schema, split, most), config.eval_rows))
-    logits_NT = torch.cat([predictor.pair_logits(one.user, one.item) for one in batches])
+    logits_NL = torch.cat([predictor.pair_logits(one.user, one.item) for one in batches])
     labels_NT = torch.cat([one.labels for one in batches])
-    weighed = zip(schema.tasks, loss_weights(config, schema), strict=True)
+    columns = zip(schema.tasks, loss_weights(config, schema), predictor.columns, strict=True)
     tasks = [
-        Task(task.name, task.kind, weight, logits_NT[:, t], labels_NT[:, t])
-        for t, (task, weight) in enumerate(weighed)
+        Task(task.name, task.kind, weight, logits_NL[:, column], labels_NT[:, t])
+        for t, (task, weight, column) in enumerate(columns)
     ]
     return torch.cat([one.user for one in batches]).numpy(), tasks
 

@@ -136,7 +136,9 @@ def answers(artifact: Artifact, judge: Judge) -> Answers:
     predictor = Predictor(artifact)
     return Answers(
         watch=lambda users: predictor.catalogue_logits(users.user, judge.watch),
-        rating=lambda user_N, item_N: predictor.pair_logits(user_N, item_N)[:, judge.rating],
+        rating=lambda user_N, item_N: predictor.pair_logits(user_N, item_N)[
+            :, predictor.columns[judge.rating]
+        ],
     )
 
 

@@ -81,9 +81,9 @@ def evaluate_ranking(
     retrieved = _retrieved(predictor, wanted.task, retrieve, k)
     rows = _rows(predictor, folder, schema, split, wanted=wanted, past=past)
     logits, popularity = _rankers(predictor, rows, wanted)
-    asked, score_NT = rows.labelled, _asked_logits(predictor, rows)
+    asked, score_NL = rows.labelled, _asked_logits(predictor, rows)
     top_UK = top_lists(logits, rows, k, progress, retrieved)
-    found = described(top_UK, score_NT[:, wanted.task], rows)
+    found = described(top_UK, score_NL[:, predictor.columns[wanted.task]], rows)
     if past.tie_rule == "shuffle":
         by_log = replace(past, tie_rule="log")
         again = _rows(predictor, folder, schema, split, wanted=wanted, past=by_log)
@@ -107,7 +107,7 @@ def evaluate_ranking(
 
 
 def _asked_logits(predictor: Predictor, rows: RankingRows) -> Tensor:
-    """(N, T) of the labelled rows."""
+    """(N, L) of the labelled rows."""
     asked, context_NC, before = rows.labelled, rows.labelled_context, rows.before
     if before is None:
         return predictor.pair_logits(asked.user, asked.item, context_NC)

@@ -1,6 +1,6 @@
 """Logits and routings of dense indices, for evaluation and reports.
 
-Axes: U users, N items of the catalogue, B pairs, T tasks, C context features.
+Axes: U users, N items of the catalogue, B pairs, L columns of logits, C context features.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch import Tensor
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.inference.ranking.top_items import TopItems
 from recsys_moe.inference.scoring.pair_scores import PairScorer
-from recsys_moe.kinds import kind_of
+from recsys_moe.kinds import first_columns, kind_of
 from recsys_moe.model.draws import Draws
 from recsys_moe.model.ranker import Ranker
 from recsys_moe.model.request import Events, Moment, Request, of_users
@@ -44,6 +44,11 @@ class IndexScorer:
             for name in dict.fromkeys([*kind_of(task).columns(task.name), task.name])
         ]
 
+    @cached_property
+    def columns(self) -> list[int]:
+        """Where the logits of each task begin: one with classes has a column per class."""
+        return first_columns([kind_of(task) for task in self.artifact.schema.tasks])
+
     def seen(self, user: int) -> Tensor:
         """Indices of the items with a positive training row of the user, in their order."""
         return self._top_items.seen(user)
@@ -66,7 +71,7 @@ class IndexScorer:
         data.list_prior."""
         users = of_users(user_U)._replace(context=context_UC, events=events, moment=moment)
         item_N = torch.arange(self.artifact.schema.item.size)
-        logits_UN = self._ranker.grid(users, item_N, task)
+        logits_UN = self._ranker.grid(users, item_N, self.columns[task])
         if self._top_items.prior_N is None:
             return logits_UN
         return self._top_items.ranked_by(logits_UN, self.artifact.schema.tasks[task], item_N)
@@ -95,7 +100,7 @@ class IndexScorer:
         events: Events | None = None,
         moment: Moment | None = None,
     ) -> Tensor:
-        """Logits (B, T) of pairs of indices."""
+        """Logits (B, L) of pairs of indices, see `columns`."""
         request = Request(user_B, item_B, context_BC, events, moment=moment)
         return self._pair_scores.logits(request.with_items(item_B))
 

@@ -70,7 +70,7 @@ class PairScorer:
 
     @torch.inference_mode()
     def logits(self, request: Request, cold: ColdStartVectors | None = None) -> Tensor:
-        """Logits (B, T) of pairs of indices; the model's ranker scores many."""
+        """Logits (B, L) of pairs of indices, all columns; the model's ranker scores many."""
         model = with_cold_users(self._artifact.model, cold)
         is_many = cold is None and request.rows >= ROWS_PER_BATCH
         with self._ranker.draws.seeded():
