@@ -14,7 +14,7 @@ from recsys_moe.cli.options import Events, Json, Model, Overwrite, opt
 from recsys_moe.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from recsys_moe.inference.cold_start.encode import Resolved
+    from recsys_moe.inference.cold_start.whom import Resolved
     from recsys_moe.inference.predictor import Attribution, ColdUser, Predictor, Recommendation
 
     TaskAttributions = dict[str, list[Attribution]]
@@ -192,8 +192,8 @@ def _candidates(predictor: Predictor, candidates: str | None) -> Resolved | None
 
 def _context(predictor: Predictor, options: list[str], time: str | None) -> dict[str, Any]:
     """Of all users; unknown categories are named on stderr."""
-    from recsys_moe.inference.cold_start.encode import Unused
     from recsys_moe.inference.cold_start.options import parse_features, unused_lines
+    from recsys_moe.inference.cold_start.whom import Unused
 
     found: dict[str, Any] = parse_features(options, "--context", "device=tv")
     if time is not None:
@@ -224,8 +224,8 @@ def _seconds(time: str) -> float:
 
 
 def _cold_user(history: str | None, features: list[str]) -> ColdUser:
-    from recsys_moe.inference.cold_start.encode import ColdUser
     from recsys_moe.inference.cold_start.options import parse_features, parse_history
+    from recsys_moe.inference.cold_start.whom import ColdUser
 
     return ColdUser(parse_features(features), parse_history(history))
 
@@ -274,7 +274,7 @@ def _attributions(
     """Of each item of a list."""
     import torch
 
-    from recsys_moe.inference.cold_start.encode import Resolved
+    from recsys_moe.inference.cold_start.whom import Resolved
 
     if predictor.no_attributions:
         raise ConfigError(f"--why is not available for this model: {predictor.no_attributions}")

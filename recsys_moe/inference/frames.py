@@ -13,7 +13,7 @@ import pyarrow as pa
 from recsys_moe.errors import DataError, suggestion
 from recsys_moe.frames import WANTED, arrow_table, is_frame, is_pandas
 from recsys_moe.inference.cold_start.columns import columns_read
-from recsys_moe.inference.cold_start.encode import ENTITIES, ColdItem, Entity
+from recsys_moe.inference.cold_start.whom import ENTITIES, ColdItem, Entity
 from recsys_moe.inference.files.predict import rows_per_piece, with_scores
 from recsys_moe.kinds import KINDS
 

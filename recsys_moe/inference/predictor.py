@@ -12,9 +12,10 @@ from torch import Tensor
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.errors import DataError
 from recsys_moe.inference.attribution.features import Attribution, Attributor
-from recsys_moe.inference.cold_start.encode import (
+from recsys_moe.inference.cold_start.encode import ColdStart
+from recsys_moe.inference.cold_start.model import ColdStartVectors
+from recsys_moe.inference.cold_start.whom import (
     ColdItem,
-    ColdStart,
     ColdUser,
     Entity,
     RawId,
@@ -23,7 +24,6 @@ from recsys_moe.inference.cold_start.encode import (
     Whom,
     plain_history,
 )
-from recsys_moe.inference.cold_start.model import ColdStartVectors
 from recsys_moe.inference.context import Context, context_reader
 from recsys_moe.inference.events.live import LiveEvents
 from recsys_moe.inference.events.observed import Event

@@ -13,10 +13,22 @@ from starlette.exceptions import HTTPException
 
 import recsys_moe
 from recsys_moe.errors import UserError
-from recsys_moe.serve import http, schemas
+from recsys_moe.serve import http
 from recsys_moe.serve.bounded import request_types
 from recsys_moe.serve.model_info import ModelReply
 from recsys_moe.serve.page import add_page
+from recsys_moe.serve.replies import (
+    ErrorReply,
+    EventsReply,
+    ExplainReply,
+    HealthReply,
+    PredictReply,
+    RecommendReply,
+    ReloadReply,
+    Reply,
+    SeenReply,
+    SimilarReply,
+)
 from recsys_moe.serve.request_types import Request
 from recsys_moe.serve.service import Service
 
@@ -33,16 +45,16 @@ FAULTS = {
     503: "The service is shutting down, or cannot write events to its file.",
     504: "The answer took longer than `--timeout`.",
 }
-QUESTIONS: dict[str, tuple[str, type[schemas.Reply]]] = {
-    "predict": ("Scores of pairs", schemas.PredictReply),
-    "recommend": ("The k best items for each user", schemas.RecommendReply),
+QUESTIONS: dict[str, tuple[str, type[Reply]]] = {
+    "predict": ("Scores of pairs", PredictReply),
+    "recommend": ("The k best items for each user", RecommendReply),
     "explain": (
         "The selected experts and feature attributions, per pair and task",
-        schemas.ExplainReply,
+        ExplainReply,
     ),
-    "events": ("Store what users did", schemas.EventsReply),
-    "similar": ("The most similar items", schemas.SimilarReply),
-    "seen": ("The items a user interacted with in training", schemas.SeenReply),
+    "events": ("Store what users did", EventsReply),
+    "similar": ("The most similar items", SimilarReply),
+    "seen": ("The items a user interacted with in training", SeenReply),
 }
 """By path, without its slash: summary and reply."""
 ASKING = (400, 413, 415, 422, 429, 504)
@@ -116,14 +128,14 @@ def _state(service: Service) -> list[Route]:
         return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
 
     async def on_health(request: HTTPRequest) -> Response:
-        return http.reply(schemas.HealthReply(status="ok"))
+        return http.reply(HealthReply(status="ok"))
 
     async def on_ready(request: HTTPRequest) -> Response:
         if service.draining:
             raise http.refuse(503, "shutting down")
-        return http.reply(schemas.HealthReply(status="ready"))
+        return http.reply(HealthReply(status="ready"))
 
-    health, alive, ready = schemas.HealthReply, "Liveness", "Readiness"
+    health, alive, ready = HealthReply, "Liveness", "Readiness"
     return [
         Route("/model", on_model, "The model in use", ModelReply),
         Route("/metrics", on_metrics, "Metrics in Prometheus text format", None),
@@ -142,10 +154,10 @@ def _reload(service: Service) -> Route:
             reason = str(error).replace(str(service.models.path), "the model folder")
             raise http.refuse(409, f"the old model stays in use: {reason}") from None
         version = service.models.current.version
-        return http.reply(schemas.ReloadReply(model=version, changed=changed))
+        return http.reply(ReloadReply(model=version, changed=changed))
 
     summary = "Load the model that the folder holds now"
-    reply = schemas.ReloadReply
+    reply = ReloadReply
     return Route("/reload", on_reload, summary, reply, method="POST", faults=(409,))
 
 
@@ -177,8 +189,7 @@ def _add(app: FastAPI, route: Route, service: Service) -> None:
 
 def _replies(route: Route, faults: tuple[int, ...]) -> dict[int | str, dict[str, Any]]:
     replies: dict[int | str, dict[str, Any]] = {
-        status: {"model": schemas.ErrorReply, "description": FAULTS[status]}
-        for status in sorted(faults)
+        status: {"model": ErrorReply, "description": FAULTS[status]} for status in sorted(faults)
     }
     if 429 in faults:
         header = {"description": "Seconds", "schema": {"type": "integer"}}

@@ -9,7 +9,7 @@ from pydantic import Field, StrictInt, create_model
 
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.request_types import Id, NamedItem, Request, User, UserEvent
-from recsys_moe.serve.schemas import (
+from recsys_moe.serve.requests import (
     EventsRequest,
     ExplainRequest,
     PredictRequest,

@@ -25,8 +25,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.serve.metrics import Metrics
+from recsys_moe.serve.replies import ErrorReply
 from recsys_moe.serve.request_types import RULE, NewItem, NewUser, OwnEvent, UserEvent
-from recsys_moe.serve.schemas import ErrorReply, EventsRequest
+from recsys_moe.serve.requests import EventsRequest
 
 logger = logging.getLogger("recsys_moe")
 Body = TypeVar("Body", bound=BaseModel)

@@ -28,7 +28,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from recsys_moe import raw_ids
 from recsys_moe.errors import DataError
-from recsys_moe.inference.cold_start.encode import ColdUser
+from recsys_moe.inference.cold_start.whom import ColdUser
 from recsys_moe.inference.events.observed import GivenEvent
 
 INTEGER = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}

@@ -3,22 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import accumulate, chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from recsys_moe.inference.cold_start.encode import Entity, Resolved, Unused
-from recsys_moe.inference.context import Contexts
 from recsys_moe.inference.events.store import Observed
 from recsys_moe.inference.predictor import Attribution, Predictor, Recommendation, Scores
 from recsys_moe.inference.ranking.item_values import item_values
 from recsys_moe.model.expert_shares import ExpertShare
-from recsys_moe.serve import schemas
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Loaded
+from recsys_moe.serve.replies import (
+    AttributionReply,
+    EventsReply,
+    ExplainReply,
+    Explanation,
+    Item,
+    PairUnused,
+    PredictReply,
+    RankedItem,
+    Ranking,
+    RecommendReply,
+    RejectedEvent,
+    SeenReply,
+    Share,
+    SimilarReply,
+    TaskExplanation,
+    UnusedReply,
+)
 from recsys_moe.serve.request_types import (
     events_by_row,
     events_of,
@@ -26,6 +40,20 @@ from recsys_moe.serve.request_types import (
     plain_events,
     shown,
     whom,
+)
+from recsys_moe.serve.requests import (
+    EventsRequest,
+    ExplainRequest,
+    PredictRequest,
+    RecommendRequest,
+    SeenRequest,
+    SimilarRequest,
+)
+from recsys_moe.serve.unused import (
+    unused_by_row,
+    unused_of_contexts,
+    unused_of_pairs,
+    with_contexts,
 )
 
 
@@ -36,7 +64,7 @@ class Scoring:
         self._current = current
         self._metrics = metrics
 
-    def predict(self, requests: list[schemas.PredictRequest]) -> list[schemas.PredictReply]:
+    def predict(self, requests: list[PredictRequest]) -> list[PredictReply]:
         """Together where rows do not influence each other, else one request after the other."""
         loaded = self._current()
         predictor = loaded.predictor
@@ -53,11 +81,11 @@ class Scoring:
             lists = (read(one.events, one.rows) for one in requests)
             events = [*chain.from_iterable(lists)]
         scores = predictor.score(users, items, context=context, events=events)
-        unused = [*_unused_of_pairs(users, "user"), *_unused_of_pairs(items, "item")]
-        unused += _unused_of_contexts(context)
+        unused = [*unused_of_pairs(users, "user"), *unused_of_pairs(items, "item")]
+        unused += unused_of_contexts(context)
         return self._cut(scores, unused, [request.rows for request in requests], loaded.version)
 
-    def recommend(self, request: schemas.RecommendRequest) -> schemas.RecommendReply:
+    def recommend(self, request: RecommendRequest) -> RecommendReply:
         loaded = self._current()
         users = loaded.predictor.resolve(whom(request.everybody))
         context = loaded.predictor.context.read_rows(request.context, request.rows)
@@ -72,20 +100,20 @@ class Scoring:
             score=request.score,
         )
         unseen = loaded.predictor.are_unseen_users(users)
-        unused = _with_contexts(_unused_by_row(users), context)
+        unused = with_contexts(unused_by_row(users), context)
         self._metrics.unseen("user", sum(unseen))
         rankings = [
-            schemas.Ranking(
+            Ranking(
                 user=shown(user),
                 unseen_user=unseen[row],
-                unused=schemas.UnusedReply(**vars(unused[row])) if row in unused else None,
+                unused=UnusedReply(**vars(unused[row])) if row in unused else None,
                 items=_ranked(loaded.predictor, lists[row], request.columns),
             )
             for row, user in enumerate(request.everybody)
         ]
-        return schemas.RecommendReply(model=loaded.version, rankings=rankings)
+        return RecommendReply(model=loaded.version, rankings=rankings)
 
-    def explain(self, request: schemas.ExplainRequest) -> schemas.ExplainReply:
+    def explain(self, request: ExplainRequest) -> ExplainReply:
         loaded = self._current()
         predictor = loaded.predictor
         users = predictor.resolve(whom(request.users))
@@ -102,17 +130,17 @@ class Scoring:
             most = request.attributions
             attributions = predictor.attributions(users, items, most, **asked)
         pairs = [
-            schemas.Explanation(
+            Explanation(
                 user=shown(user),
                 item=shown(item),
                 unseen_user=unseen_user[row],
                 unseen_item=unseen_item[row],
                 tasks={
-                    task: schemas.TaskExplanation(
+                    task: TaskExplanation(
                         score=tasks[task][row],
                         experts=_shares(shares),
                         attributions=[
-                            schemas.AttributionReply(**one.as_object())
+                            AttributionReply(**one.as_object())
                             for one in attributions[row].get(task, [])
                         ],
                     )
@@ -122,9 +150,9 @@ class Scoring:
             )
             for row, (user, item) in enumerate(zip(request.users, request.items, strict=True))
         ]
-        return schemas.ExplainReply(model=loaded.version, pairs=pairs)
+        return ExplainReply(model=loaded.version, pairs=pairs)
 
-    def observe(self, requests: list[schemas.EventsRequest]) -> list[schemas.EventsReply]:
+    def observe(self, requests: list[EventsRequest]) -> list[EventsReply]:
         """All are stored in one go: in the file of events, where there is one, by one fsync."""
         loaded = self._current()
         events = [plain_events(one.events) for one in requests]
@@ -135,28 +163,27 @@ class Scoring:
         ]
         self._metrics.observed(Observed(found))
         return [
-            schemas.EventsReply(
+            EventsReply(
                 model=loaded.version,
                 stored=part.stored,
                 duplicates=part.duplicates,
                 rejected=[
-                    schemas.RejectedEvent(row=row, reason=reason)
-                    for row, reason in part.rejected.items()
+                    RejectedEvent(row=row, reason=reason) for row, reason in part.rejected.items()
                 ],
             )
             for part in parts
         ]
 
-    def similar(self, request: schemas.SimilarRequest) -> schemas.SimilarReply:
+    def similar(self, request: SimilarRequest) -> SimilarReply:
         loaded = self._current()
         neighbours = loaded.predictor.similar(request.item, request.k)
         items = _ranked(loaded.predictor, neighbours, request.columns)
-        return schemas.SimilarReply(model=loaded.version, item=request.item, items=items)
+        return SimilarReply(model=loaded.version, item=request.item, items=items)
 
-    def seen(self, request: schemas.SeenRequest) -> schemas.SeenReply:
+    def seen(self, request: SeenRequest) -> SeenReply:
         loaded = self._current()
         positives_S = loaded.predictor.positives(request.user)
-        return schemas.SeenReply(
+        return SeenReply(
             model=loaded.version,
             user=request.user,
             unseen_user=loaded.predictor.is_unseen_user(request.user),
@@ -172,8 +199,8 @@ class Scoring:
         return users, items
 
     def _cut(
-        self, scores: Scores, unused: list[schemas.PairUnused], sizes: list[int], version: str
-    ) -> list[schemas.PredictReply]:
+        self, scores: Scores, unused: list[PairUnused], sizes: list[int], version: str
+    ) -> list[PredictReply]:
         """One reply per request out of the scores of all of them."""
         users, items = self._unseen(scores)
         tasks, calibrated = _plain(scores.tasks), _plain(scores.calibrated)
@@ -183,7 +210,7 @@ class Scoring:
             own = [one for one in unused if start <= one.row < start + size]
             replies.append(
                 # Our own numbers need no validation, and this is the hottest path there is.
-                schemas.PredictReply.model_construct(
+                PredictReply.model_construct(
                     model=version,
                     scores={name: values[rows] for name, values in tasks.items()},
                     calibrated={name: values[rows] for name, values in calibrated.items()},
@@ -197,52 +224,17 @@ class Scoring:
         return replies
 
 
-def _unused_by_row(resolved: Resolved) -> dict[int, Unused]:
-    """Of each cold-start user or item, by its row, what the model could not use."""
-    if not resolved.unused:
-        return {}
-    index = resolved.index_N.tolist()
-    return {row: resolved.unused[~one] for row, one in enumerate(index) if one < 0}
-
-
-def _unused_of_pairs(resolved: Resolved, entity: Entity) -> list[schemas.PairUnused]:
-    """The same, without those that the model used completely."""
-    return [
-        schemas.PairUnused(row=row, entity=entity, **vars(unused))
-        for row, unused in _unused_by_row(resolved).items()
-        if unused
-    ]
-
-
-def _unused_of_contexts(context: Contexts) -> list[schemas.PairUnused]:
-    """Rows with unknown categories."""
-    return [
-        schemas.PairUnused(row=row, entity="context", categories=categories, items=[])
-        for row, categories in context.unknown.items()
-    ]
-
-
-def _with_contexts(unused: dict[int, Unused], context: Contexts) -> dict[int, Unused]:
-    """`unused` with the unknown categories of the context of each row."""
-    for row, categories in context.unknown.items():
-        one = unused.get(row, Unused())
-        unused[row] = replace(one, categories={**one.categories, **categories})
-    return unused
-
-
 def _plain(columns: dict[str, Tensor]) -> dict[str, list[float]]:
     return {name: values.tolist() for name, values in columns.items()}
 
 
-def items_of(
-    predictor: Predictor, index_K: Tensor, columns: Sequence[str] = ()
-) -> list[schemas.Item]:
+def items_of(predictor: Predictor, index_K: Tensor, columns: Sequence[str] = ()) -> list[Item]:
     """Items by their indices. Raises ConfigError for an unknown column."""
     table = predictor.artifact.items
     named = ["item", *{"title"}.intersection(table.column_names)]
     rows = item_values(table, index_K, named)
     return [
-        schemas.Item(
+        Item(
             item=exact(row["item"]),
             title=None if row.get("title") is None else str(row["title"]),
             columns=values,
@@ -253,17 +245,14 @@ def items_of(
 
 def _ranked(
     predictor: Predictor, entries: list[Recommendation], columns: Sequence[str]
-) -> list[schemas.RankedItem]:
+) -> list[RankedItem]:
     index_K = torch.tensor([entry.index for entry in entries], dtype=torch.long)
     rows = item_values(predictor.artifact.items, index_K, columns)
     return [
-        schemas.RankedItem(**vars(entry), columns=row)
-        for entry, row in zip(entries, rows, strict=True)
+        RankedItem(**vars(entry), columns=row) for entry, row in zip(entries, rows, strict=True)
     ]
 
 
-def _shares(experts: list[ExpertShare]) -> list[schemas.Share]:
+def _shares(experts: list[ExpertShare]) -> list[Share]:
     total = sum(abs(expert.contribution) for expert in experts) or 1.0
-    return [
-        schemas.Share(**vars(expert), share=abs(expert.contribution) / total) for expert in experts
-    ]
+    return [Share(**vars(expert), share=abs(expert.contribution) / total) for expert in experts]

@@ -14,8 +14,8 @@ from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.model_info import ModelReply, describe
 from recsys_moe.serve.models import Models
+from recsys_moe.serve.replies import Reply
 from recsys_moe.serve.request_types import Request
-from recsys_moe.serve.schemas import Reply
 from recsys_moe.serve.scoring import Scoring
 
 logger = logging.getLogger("recsys_moe")

@@ -16,8 +16,8 @@ from recsys_moe.artifact.idle import IDLE_WORDS
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking.top_items import Recommendation
 from recsys_moe.serve.limits import Limits
+from recsys_moe.serve.replies import RankedItem
 from recsys_moe.serve.request_types import exact
-from recsys_moe.serve.schemas import RankedItem
 from tests.serve.conftest import KEY, Caller
 
 PAIR = {"users": [1], "items": [2]}

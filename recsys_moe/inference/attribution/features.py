@@ -23,8 +23,9 @@ from recsys_moe.artifact.bags import ENCODER, are_missing, rows_of
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.entries import rating_of_level
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference.cold_start.encode import ENTITIES, ColdStart, Entity
+from recsys_moe.inference.cold_start.encode import ColdStart
 from recsys_moe.inference.cold_start.model import ColdStartVectors, Parts, with_cold_users
+from recsys_moe.inference.cold_start.whom import ENTITIES, Entity
 from recsys_moe.inference.context import context_reader
 from recsys_moe.kinds import first_columns, kind_of
 from recsys_moe.model.encoders.base import Encoders

@@ -8,8 +8,8 @@ import pyarrow as pa
 import torch
 
 from recsys_moe.errors import DataError
-from recsys_moe.inference.cold_start.encode import ColdItem, ColdUser, Entity, Resolved
 from recsys_moe.inference.cold_start.features import SEPARATOR, RawHistory, history_of, is_missing
+from recsys_moe.inference.cold_start.whom import ColdItem, ColdUser, Entity, Resolved
 from recsys_moe.inference.events.user_events import Identity
 from recsys_moe.inference.vocabulary import Ids
 

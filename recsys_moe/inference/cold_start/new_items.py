@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import table_suffix
-from recsys_moe.inference.cold_start.encode import ColdItem
 from recsys_moe.inference.cold_start.features import is_missing
+from recsys_moe.inference.cold_start.whom import ColdItem
 from recsys_moe.inference.files.tables import INPUTS, read_whole
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.vocabulary import NoId, id_texts

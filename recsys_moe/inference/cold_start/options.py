@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.inference.cold_start.encode import Unused
 from recsys_moe.inference.cold_start.features import RawHistory, history_of
+from recsys_moe.inference.cold_start.whom import Unused
 from recsys_moe.inference.files.recommend import names_ids_file, read_ids
 
 

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
-from recsys_moe.inference.cold_start.encode import ColdStart, Resolved
+from recsys_moe.inference.cold_start.encode import ColdStart
+from recsys_moe.inference.cold_start.whom import Resolved
 from recsys_moe.inference.events.item_events import ItemEvents
 from recsys_moe.inference.events.observed import GivenEvent
 from recsys_moe.inference.events.reader import NO_EVENTS

@@ -20,7 +20,7 @@ from recsys_moe.encodings import UTF8, known
 from recsys_moe.errors import ConfigError, DataError, suggestion
 from recsys_moe.files import check_output, replacing_path, table_suffix
 from recsys_moe.inference.cold_start.columns import with_columns
-from recsys_moe.inference.cold_start.encode import ENTITIES
+from recsys_moe.inference.cold_start.whom import ENTITIES
 from recsys_moe.inference.files.tables import (
     INPUTS,
     OUTPUTS,

@@ -27,8 +27,8 @@ from recsys_moe.data.columns import Rows
 from recsys_moe.data.entries import entries_of_table, table_rows
 from recsys_moe.data.rows import Columns
 from recsys_moe.inference.attribution.features import LeftOut
-from recsys_moe.inference.cold_start.encode import ENTITIES
 from recsys_moe.inference.cold_start.model import with_cold_users
+from recsys_moe.inference.cold_start.whom import ENTITIES
 from recsys_moe.kinds import KINDS
 from recsys_moe.lab.report.run import Progress, choose_rows
 from recsys_moe.seeds import stream_seed

@@ -22,7 +22,8 @@ from recsys_moe.lab.jobs.plan_file import Raw, check_folder
 from recsys_moe.lab.tune import results as tune_results
 from recsys_moe.lab.tune.plan import StudyPlan, StudyRequest, make_plan, settle
 from recsys_moe.lab.tune.results import kept
-from recsys_moe.lab.tune.study import OpenTrial, Study, load_optuna, safe_storage
+from recsys_moe.lab.tune.storage import load_optuna, safe_storage
+from recsys_moe.lab.tune.study import OpenTrial, Study
 from recsys_moe.schema import Schema
 
 logger = logging.getLogger("recsys_moe.tune")

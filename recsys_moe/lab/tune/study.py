@@ -16,10 +16,9 @@ from recsys_moe.errors import ConfigError, RunError, UserError
 from recsys_moe.files import replacing
 from recsys_moe.lab.tune.plan import StudyPlan
 from recsys_moe.lab.tune.space import Choices, Space, untried
+from recsys_moe.lab.tune.storage import DATABASE, load_optuna
 from recsys_moe.seeds import stream_seed
 
-DATABASE = "study.db"
-SCHEMES = ("sqlite", "postgresql")
 REDUCTION = 4
 """One of this many trials continues (Li et al. 2020, ASHA's eta)."""
 DRAWS = 20
@@ -28,8 +27,6 @@ DIVERGED = "diverged"
 """Attribute of a trial whose loss is not finite."""
 GIVEN = "given"
 """Attribute of the trial that is the given configuration."""
-WRITTEN_OPTIONS = ("dbname", "host", "port", "service", "sslmode", "user")
-"""Query options of a storage URL that are known not to be secret."""
 
 
 @dataclass(frozen=True)
@@ -44,40 +41,6 @@ class Entry:
     """Validation loss of the kept epoch; of a pruned trial, up to the pruning. None without one."""
     given: bool
     """Whether it is the given configuration."""
-
-
-def load_optuna() -> Any:
-    """The module `optuna`. Raises ConfigError if it is not installed."""
-    try:
-        import optuna
-    except ImportError:
-        raise ConfigError('tune needs optuna: pip install "recsys-moe[tune]"') from None
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna
-
-
-def safe_storage(url: str | None) -> str:
-    """A storage URL without its secrets. Raises ConfigError for an unsupported one."""
-    if url is None:
-        return DATABASE
-    load_optuna()
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        parsed = make_url(url)
-        # An @ in the host is the rest of a password with an @.
-        known = parsed.get_backend_name() in SCHEMES and "@" not in (parsed.host or "")
-    except (ArgumentError, ValueError):
-        known = False
-    if not known or not parsed.database:
-        # The value is not repeated: it may hold a password.
-        raise ConfigError(
-            "--storage must look like sqlite:///FILE or postgresql://USER@HOST/DATABASE; "
-            "an @ in a password is written %40; leave it out for a file in --out"
-        )
-    query = {name: value for name, value in parsed.query.items() if name in WRITTEN_OPTIONS}
-    return parsed.set(query=query).render_as_string(hide_password=True)
 
 
 def rungs(max_epochs: int) -> list[int]:

@@ -13,7 +13,8 @@ import pytest
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.lab.tune.run import tune
-from recsys_moe.lab.tune.study import Study, safe_storage
+from recsys_moe.lab.tune.storage import safe_storage
+from recsys_moe.lab.tune.study import Study
 from tests.conftest import TINY_MODEL
 from tests.lab.tune.tune_pretend import ASKED, Pretend, in_memory, trials
 
