@@ -28,7 +28,8 @@ from recsys_moe.config.auto import with_choices
 from recsys_moe.config.files import merge, merge_all, nested, read_config_file
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.kinds import kind_of
-from recsys_moe.lab.tune.space import Choices, Dimension, Value, make_space
+from recsys_moe.lab.tune.dimensions import Choices, Dimension, Value
+from recsys_moe.lab.tune.space import make_space
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
 from research import defaults_ahead

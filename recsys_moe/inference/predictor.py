@@ -11,7 +11,8 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.errors import DataError
-from recsys_moe.inference.attribution.features import Attribution, Attributor
+from recsys_moe.inference.attribution.attribution import Attribution
+from recsys_moe.inference.attribution.features import Attributor
 from recsys_moe.inference.cold_start.encode import ColdStart
 from recsys_moe.inference.cold_start.model import ColdStartVectors
 from recsys_moe.inference.cold_start.whom import (
@@ -31,8 +32,9 @@ from recsys_moe.inference.events.store import EventStore, Observed
 from recsys_moe.inference.events.user_events import RowEvents
 from recsys_moe.inference.frames import ranked_frame, scored_frame
 from recsys_moe.inference.plain import plain, plain_list, whole_number
+from recsys_moe.inference.ranking.formula import formula_of, score_names
 from recsys_moe.inference.ranking.item_filters import allowed_items
-from recsys_moe.inference.ranking.top_items import Recommendation, TopItems, formula_of, score_names
+from recsys_moe.inference.ranking.top_items import Recommendation, TopItems
 from recsys_moe.inference.scoring.by_index import IndexScorer
 from recsys_moe.inference.scoring.pair_scores import PairScorer, Scores, whole_batch
 from recsys_moe.inference.vocabulary import Ids, Vocabulary

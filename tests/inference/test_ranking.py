@@ -23,8 +23,9 @@ from recsys_moe.data.streaming import Labelled
 from recsys_moe.inference.evaluation import ranking_metrics
 from recsys_moe.inference.evaluation.ranking import evaluate_ranking, top_lists
 from recsys_moe.inference.evaluation.ranking_metrics import list_metrics
+from recsys_moe.inference.evaluation.ranking_pairs import relevant_pairs
 from recsys_moe.inference.evaluation.ranking_report import NONE, described
-from recsys_moe.inference.evaluation.ranking_rows import RankingRows, _relevant
+from recsys_moe.inference.evaluation.ranking_rows import RankingRows
 from recsys_moe.inference.evaluation.ranking_wanted import Pairs
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.kinds.curves import auc_per_user
@@ -211,7 +212,7 @@ def test_an_unknown_item_is_a_miss_and_an_unknown_user_is_left_out(prepared: Pat
     size, users = schema.item.size, schema.user.size
     pairs = Pairs(torch.tensor([3, 3, 3, users, 3]), torch.tensor([5, size, 5, 1, 7]))
     excluded_N = torch.tensor([3 * (size + 1) + 7])
-    relevant, left_out = _relevant(pairs, excluded_N, schema)
+    relevant, left_out = relevant_pairs(pairs, excluded_N, schema)
     assert relevant.item.tolist() == [5, size]  # 5 once, 7 was watched before
     assert left_out == {"relevant_of_unknown_users": 1, "relevant_excluded": 1}
 

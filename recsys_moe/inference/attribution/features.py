@@ -10,9 +10,9 @@ embeddings, W that of histories.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import pyarrow as pa
 import torch
@@ -23,6 +23,7 @@ from recsys_moe.artifact.bags import ENCODER, are_missing, rows_of
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.entries import rating_of_level
 from recsys_moe.errors import ConfigError
+from recsys_moe.inference.attribution.attribution import Attribution, largest
 from recsys_moe.inference.cold_start.encode import ColdStart
 from recsys_moe.inference.cold_start.model import ColdStartVectors, Parts, with_cold_users
 from recsys_moe.inference.cold_start.whom import ENTITIES, Entity
@@ -34,53 +35,6 @@ from recsys_moe.model.request import Request
 MOST_LEFT_OUT = 128
 """Items of a history that are left out in turn; of a longer one those with the largest first-order
 change of any task's logit."""
-Kind = Literal["feature", "item", "history", "id"]
-Whose = Literal["user", "item", "context"]
-
-
-@dataclass(frozen=True)
-class Attribution:
-    """The contribution of one feature, history item, history or id to a score."""
-
-    kind: Kind
-    """`item`: an item of the user's history; `history`: the whole history of a user, or all users
-    of an item; `id`: the embedding of the id."""
-    entity: Whose
-    """Whose it is; `context`: that of the pair."""
-    name: str | None
-    """Name of the feature."""
-    value: str | int | float | None
-    """Category (None: unknown), number, or raw id of the item."""
-    title: str | None
-    """Title of the history item."""
-    rating: float | None
-    """Rating of the history item at the precision of the model; None without one."""
-    contribution: float
-    """The task's logit minus the logit without this part."""
-
-    @property
-    def words(self) -> str:
-        """A sentence for people. Titles are shown as in the data: escape them."""
-        if self.kind == "id":
-            return f"this {self.entity} itself"
-        because = "because of" if self.contribution >= 0 else "despite"
-        if self.kind == "history":
-            whole = (
-                "the whole history"
-                if self.entity == "user"
-                else "the users who interacted with this item"
-            )
-            return f"{because} {whole}"
-        if self.kind == "feature":
-            value = "unknown category" if self.value is None else self.value
-            return f"{self.name}={value:g}" if isinstance(value, float) else f"{self.name}={value}"
-        conjunction = "because" if self.contribution >= 0 else "although"
-        rated = "" if self.rating is None else f" (rated {self.rating:g})"
-        return f"{conjunction} the user interacted with {self.title or f'item {self.value}'}{rated}"
-
-    def as_object(self) -> dict[str, Any]:
-        """For JSON, with the words."""
-        return {**asdict(self), "words": self.words}
 
 
 class LeftOut(Encoders):
@@ -105,16 +59,14 @@ class _Part(NamedTuple):
     is_id: bool = False
     """Replaces the id with the OOV id as well."""
 
+    def contributing(self, contribution: float) -> Attribution:
+        return replace(self.attribution, contribution=contribution)
+
 
 class Attributor:
     """Of the scores of one model."""
 
-    def __init__(
-        self,
-        artifact: Artifact,
-        cold_users: ColdStart,
-        independent: bool,
-    ) -> None:
+    def __init__(self, artifact: Artifact, cold_users: ColdStart, independent: bool) -> None:
         """`independent`: is the routing of a row a function of that row alone?"""
         self._artifact, self._cold_start, self._independent = artifact, cold_users, independent
         self._context = context_reader(artifact)
@@ -156,7 +108,7 @@ class Attributor:
         parts += self._of_context(pair)
         parts += self._of_history(made_of["user"].history, pool_PD, shown_P)
         change_TV = self._changes(pair, parts, cold).t().tolist()
-        return [_cut(map(_with, parts, changes), most) for changes in change_TV]
+        return [largest(map(_Part.contributing, parts, changes), most) for changes in change_TV]
 
     def _made_of(self, entity: Entity, index: int, cold: ColdStartVectors | None) -> Parts:
         """The entries of the vector of one user or item, without its id."""
@@ -202,14 +154,14 @@ class Attributor:
         """Features, the whole history, and the id."""
         total_D = self._pool(entity, made_of.history).sum(0)
         if len(made_of.history):
-            yield _Part(_attribution("history", entity), total_D)
+            yield _Part(Attribution("history", entity), total_D)
         for row, weight in made_of.features:
             name, value = self._cold_start.readers[entity].named(row, weight)
             added_D = weight * self._tables[f"{entity}s.table_RD"][row]
             total_D = total_D + added_D
-            yield _Part(_attribution("feature", entity, name=name, value=value), added_D)
+            yield _Part(Attribution("feature", entity, name=name, value=value), added_D)
         if self._is_known(entity, index):
-            yield _Part(_attribution("id", entity), -total_D, is_id=True)
+            yield _Part(Attribution("id", entity), -total_D, is_id=True)
 
     def _of_context(self, pair: Request) -> Iterator[_Part]:
         """Context features with a value."""
@@ -218,7 +170,7 @@ class Attributor:
         for name, value in zip(self._context.names, values, strict=False):
             if not math.isnan(value):
                 shown = self._context.raw(name, value)
-                yield _Part(_attribution("feature", "context", name=name, value=shown), nothing_D)
+                yield _Part(Attribution("feature", "context", name=name, value=shown), nothing_D)
 
     def _of_history(self, row_P: Tensor, pool_PD: Tensor, shown_P: Tensor) -> Iterator[_Part]:
         """The items of a user's."""
@@ -237,7 +189,7 @@ class Attributor:
         for item, title, rating, added_D in zip(
             ids, titles, ratings, pool_PD[shown_P], strict=True
         ):
-            reason = _attribution("item", "user", value=item, title=title, rating=rating)
+            reason = Attribution("item", "user", value=item, title=title, rating=rating)
             yield _Part(reason, added_D)
 
     @torch.inference_mode()
@@ -270,24 +222,3 @@ class Attributor:
             if one.entity == "context":
                 context_VC[row, self._context.names.index(str(one.name))] = math.nan
         return context_VC
-
-
-def _attribution(kind: Kind, entity: Whose, **known: Any) -> Attribution:
-    empty = {"name": None, "value": None, "title": None, "rating": None}
-    return Attribution(kind=kind, entity=entity, contribution=math.nan, **{**empty, **known})
-
-
-def _with(part: _Part, contribution: float) -> Attribution:
-    return replace(part.attribution, contribution=contribution)
-
-
-def _cut(attributions: Iterable[Attribution], most: int) -> list[Attribution]:
-    """The largest first; of features and of items of the history at most `most` each."""
-    ranked = sorted(attributions, key=lambda one: -abs(one.contribution))
-    room = {"feature": most, "item": most, "history": len(ENTITIES), "id": len(ENTITIES)}
-    kept = []
-    for one in ranked:
-        room[one.kind] -= 1
-        if room[one.kind] >= 0:
-            kept.append(one)
-    return kept

@@ -5,7 +5,7 @@ Axes: N rows or pairs, U users, I items. Index U and index I are unknown ids.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,14 @@ from recsys_moe.data.columns import Rows
 from recsys_moe.data.rows import History
 from recsys_moe.data.streaming import labelled, open_rows, trained_ids
 from recsys_moe.inference.evaluation.ranking_history import Before, before
+from recsys_moe.inference.evaluation.ranking_pairs import (
+    distinct,
+    in_contexts,
+    joined,
+    pairs_of,
+    relevant_pairs,
+    unique_with_context,
+)
 from recsys_moe.inference.evaluation.ranking_successive import Successive, successive
 from recsys_moe.inference.evaluation.ranking_wanted import Pairs, Wanted
 from recsys_moe.kinds import Labelled
@@ -93,10 +101,8 @@ class RankingRows:
         if context_NC is None:
             user_L, list_N = user_N.unique(return_inverse=True)
             return of_users(user_L), list_N
-        row_LX, list_N = _unique(user_N[:, None], context_NC)
-        context_LC = context_NC.new_empty(len(row_LX), context_NC.shape[1])
-        context_LC[list_N] = context_NC
-        return of_users(row_LX[:, 0].long())._replace(context=context_LC), list_N
+        user_L1, context_LC, list_N = unique_with_context(user_N[:, None], context_NC)
+        return of_users(user_L1[:, 0])._replace(context=context_LC), list_N
 
     def only(self, kept_N: Tensor) -> RankingRows:
         """With some of the relevant items, and the lists that have one."""
@@ -149,9 +155,9 @@ def ranking_rows(
         for name in {*earlier, split, "train"}
     }
     positives = Wanted(wanted.task)
-    train = _distinct(positives.pairs(opened["train"]), schema)
-    excluded_N = _distinct((p for name in earlier for p in positives.pairs(opened[name])), schema)
-    relevant, left_out = _relevant(_joined(wanted.pairs(opened[split])), excluded_N, schema)
+    train = distinct(positives.pairs(opened["train"]), schema)
+    excluded_N = distinct((p for name in earlier for p in positives.pairs(opened[name])), schema)
+    relevant, left_out = relevant_pairs(joined(wanted.pairs(opened[split])), excluded_N, schema)
     contexts, in_turn = None, None
     if seen is not None:
         whole = open_rows(folder, schema, split, most, history=seen)
@@ -161,14 +167,14 @@ def ranking_rows(
         left_out = {"relevant_of_unknown_users": in_turn.left_out, "relevant_excluded": 0}
     elif context:
         parts = list(wanted.requests(opened[split]))
-        relevant, contexts = _in_contexts(parts, excluded_N, schema)
+        relevant, contexts = in_contexts(parts, excluded_N, schema)
     wanted.check(relevant, f"{folder}/{split}")
     trained_user_U, trained_item_I = trained_ids(opened["train"], schema)
-    pairs = _pairs(train, schema)
+    pairs = pairs_of(train, schema)
     asked, asked_context = _labelled(opened[split], wanted.task, schema)
     return RankingRows(
         relevant=relevant,
-        excluded=_pairs(excluded_N, schema),
+        excluded=pairs_of(excluded_N, schema),
         excluded_splits=earlier,
         labelled=asked,
         positives_I=torch.bincount(pairs.item, minlength=schema.item.size),
@@ -193,67 +199,6 @@ def _before(
         return None
     found = before(rows, wanted, history, schema)
     return found if in_turn is None else found.of(in_turn)
-
-
-def _relevant(pairs: Pairs, excluded_N: Tensor, schema: Schema) -> tuple[Pairs, dict[str, int]]:
-    """Each known item once per user; every row of an unknown item counts."""
-    known_user_N = pairs.user < schema.user.size
-    key_N = _keys(Pairs(pairs.user[known_user_N], pairs.item[known_user_N]), schema)
-    is_excluded_N = torch.isin(key_N, excluded_N)
-    left_N = key_N[~is_excluded_N]
-    is_unknown_N = left_N % (schema.item.size + 1) == schema.item.size
-    kept_N = torch.cat([left_N[~is_unknown_N].unique(), left_N[is_unknown_N]]).sort().values
-    return _pairs(kept_N, schema), {
-        "relevant_of_unknown_users": int((~known_user_N).sum()),
-        "relevant_excluded": int(is_excluded_N.sum()),
-    }
-
-
-def _in_contexts(
-    parts: Sequence[Request], excluded_N: Tensor, schema: Schema
-) -> tuple[Pairs, Tensor]:
-    """As `_relevant`, where each known item counts once per user and context; and the contexts."""
-    pairs = _joined(Pairs(part.user.long(), part.item.long()) for part in parts)
-    context_NC = torch.cat([part.context for part in parts if part.context is not None])
-    key_N = _keys(pairs, schema)
-    kept_N = (pairs.user < schema.user.size) & ~torch.isin(key_N, excluded_N)
-    key_N, context_NC = key_N[kept_N], context_NC[kept_N]
-    is_unknown_N = key_N % (schema.item.size + 1) == schema.item.size
-    own_N = torch.arange(1, len(key_N) + 1) * is_unknown_N  # each row of an unknown item counts
-    row_MX, place_N = _unique(torch.stack([key_N, own_N], 1), context_NC)
-    context_MC = context_NC.new_empty(len(row_MX), context_NC.shape[1])
-    context_MC[place_N] = context_NC
-    return _pairs(row_MX[:, 0].long(), schema), context_MC
-
-
-def _unique(key_NX: Tensor, context_NC: Tensor) -> tuple[Tensor, Tensor]:
-    """Distinct rows of both, ascending, keys first, as float64; and which one each row is."""
-    columns = key_NX.double(), context_NC.nan_to_num(0).double(), context_NC.isnan().double()
-    row_MX, place_N = torch.cat(columns, 1).unique(dim=0, return_inverse=True)
-    return row_MX, place_N
-
-
-def _joined(parts: Iterable[Pairs]) -> Pairs:
-    users, items = zip(*parts, strict=True)
-    return Pairs(torch.cat(users), torch.cat(items))
-
-
-def _keys(pairs: Pairs, schema: Schema) -> Tensor:
-    """One number per pair, ascending by user and then item."""
-    return pairs.user * (schema.item.size + 1) + pairs.item
-
-
-def _pairs(key_N: Tensor, schema: Schema) -> Pairs:
-    return Pairs(key_N // (schema.item.size + 1), key_N % (schema.item.size + 1))
-
-
-def _distinct(parts: Iterable[Pairs], schema: Schema) -> Tensor:
-    """Keys of the pairs of known users and items, each once, ascending."""
-    keys = [torch.empty(0, dtype=torch.long)]
-    for pairs in parts:
-        known_N = (pairs.user < schema.user.size) & (pairs.item < schema.item.size)
-        keys.append(_keys(pairs, schema)[known_N])
-    return torch.cat(keys).unique()
 
 
 def _labelled(rows: Rows, task: int, schema: Schema) -> tuple[Labelled, Tensor | None]:

@@ -6,7 +6,6 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from itertools import combinations
 
 import pyarrow as pa
 import torch
@@ -15,12 +14,11 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.streaming import ITEM_ROWS
-from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.inference.cold_start.model import ColdStartVectors, with_cold_users
 from recsys_moe.inference.ranking.largest import largest
 from recsys_moe.inference.ranking.retrieval import Retrievers
 from recsys_moe.inference.threads import USERS_AT_ONCE
-from recsys_moe.kinds import KINDS, first_columns, kind_of, positive_task
+from recsys_moe.kinds import KINDS, first_columns, kind_of
 from recsys_moe.model.ranker import Ranker
 from recsys_moe.model.request import Request
 from recsys_moe.schema import Task
@@ -43,28 +41,6 @@ class Recommendation:
     """Every task that ranks; also what was ranked on, under its name, where that is not a task."""
     index: int = field(default=-1, repr=False)
     """Row of the item's table."""
-
-
-def score_names(tasks: Sequence[Task]) -> dict[str, tuple[str, ...]]:
-    """What may be ranked by -> the tasks whose predictions are multiplied."""
-    names = [task.name for task in tasks if KINDS[task.kind].ranks]
-    pairs = {f"{a}*{b}": (a, b) for a, b in combinations(names, 2)}
-    return {**{name: (name,) for name in names}, **pairs}
-
-
-def formula_of(score: str | None, tasks: Sequence[Task]) -> tuple[str, ...]:
-    """Names of the tasks to multiply; by default the first with positives, or the first one."""
-    known = score_names(tasks)
-    if not known:
-        raise ConfigError("ranking needs a task with a score, got classes only; use predict")
-    first = positive_task(tasks)
-    if score is None:
-        return next(iter(known.values())) if first is None else (tasks[first].name,)
-    if score not in known:
-        raise ConfigError(
-            f"--score must be one of {', '.join(known)}, got {score!r}; {suggestion(score, known)}"
-        )
-    return known[score]
 
 
 class TopItems:

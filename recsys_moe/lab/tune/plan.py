@@ -26,7 +26,8 @@ from recsys_moe.lab.jobs.plan_file import (
     completed,
     saved_plan,
 )
-from recsys_moe.lab.tune.space import Space, make_space
+from recsys_moe.lab.tune.dimensions import Space
+from recsys_moe.lab.tune.space import make_space
 from recsys_moe.schema import Schema
 
 SAMPLERS = ("random", "tpe")

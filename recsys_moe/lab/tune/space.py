@@ -5,115 +5,17 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import (
-    BeforeValidator,
-    ConfigDict,
-    FiniteFloat,
-    StrictBool,
-    StrictFloat,
-    StrictInt,
-    StrictStr,
-    TypeAdapter,
-    ValidationError,
-)
-from pydantic.dataclasses import dataclass
+from pydantic import TypeAdapter, ValidationError
 
 from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge, nested
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
+from recsys_moe.lab.tune.dimensions import Choices, Dimension, Range, Space, Value
 
 Raw = dict[str, Any]
-Value = float | int | str | bool | None
-PLAIN = ConfigDict(extra="forbid")
-
-
-def _no_switch(value: Any) -> Any:
-    if isinstance(value, bool):
-        raise ValueError("must be a number")
-    return value
-
-
-Bound = Annotated[FiniteFloat, BeforeValidator(_no_switch)]
-"""Also as text: YAML takes 1e-5 for one."""
-Plain = StrictBool | StrictInt | StrictFloat | StrictStr | None
-
-
-@dataclass(frozen=True, config=PLAIN)
-class Range:
-    """A range of numbers, bounds included."""
-
-    low: Bound
-    high: Bound
-    log: StrictBool = False
-    """Uniform in the logarithm."""
-    whole: StrictBool = False
-
-    def __post_init__(self) -> None:
-        if self.low >= self.high:
-            raise ValueError("low must be less than high")
-        if self.log and self.low <= 0:
-            raise ValueError("log: true needs low > 0")
-
-    def __contains__(self, value: object) -> bool:
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            return False
-        return self.low <= value <= self.high
-
-    def __str__(self) -> str:
-        return f"its range, {self.low:g} to {self.high:g}"
-
-    def edge(self, value: float) -> str | None:
-        """`lower` or `upper` where the value is within EDGE of a bound that is not 0."""
-        scale = math.log if self.log else float
-        low, high = scale(self.low), scale(self.high)
-        place = (scale(value) - low) / (high - low)
-        if place <= EDGE and self.low:
-            return "lower"
-        return "upper" if place >= 1 - EDGE and self.high else None
-
-    def to_json(self) -> Raw:
-        return {"low": self.low, "high": self.high, "log": self.log}
-
-
-@dataclass(frozen=True, config=PLAIN)
-class Choices:
-    """A choice with equal probabilities."""
-
-    choices: tuple[Plain, ...]
-
-    def __post_init__(self) -> None:
-        if len(set(map(repr, self.choices))) < max(len(self.choices), 1):
-            raise ValueError("choices must list different plain values")
-
-    def __contains__(self, value: object) -> bool:
-        return any(value == choice and type(value) is type(choice) for choice in self.choices)
-
-    def __str__(self) -> str:
-        return f"its values, {', '.join(map(str, self.choices))}"
-
-    def edge(self, value: Value) -> str | None:
-        """`lower` or `upper` where it is the outermost of three numbers or more, and not 0."""
-        numbers = [c for c in self.choices if isinstance(c, int | float) and type(c) is not bool]
-        if len(numbers) < max(3, len(self.choices)) or not value:
-            return None
-        return "lower" if value == min(numbers) else "upper" if value == max(numbers) else None
-
-    def widened(self, value: Value) -> Choices:
-        """With one more number, in order."""
-        if value in self:
-            return self
-        return Choices(tuple(sorted((*self.choices, value), key=lambda number: float(number or 0))))
-
-    def to_json(self) -> Raw:
-        return {"choices": list(self.choices)}
-
-
-Dimension = Range | Choices
-Space = dict[str, Dimension]
-"""By dotted key of the configuration."""
 
 
 def untried(space: Space, tried: Iterable[Raw]) -> Raw | None:
@@ -132,8 +34,6 @@ def untried(space: Space, tried: Iterable[Raw]) -> Raw | None:
     return None if values is None else dict(zip(space, values, strict=True))
 
 
-EDGE = 0.05
-"""Share of a range at either end that counts as its edge."""
 AROUND = 10
 """The learning rate is searched from the given one divided by this to it times this."""
 PAPER_LR = Range(5e-5, 5e-4, log=True)  # MOESART S6.3, MovieLens and Books

@@ -14,8 +14,9 @@ from typing import Any
 
 from recsys_moe.errors import ConfigError, RunError, UserError
 from recsys_moe.files import replacing
+from recsys_moe.lab.tune.dimensions import Choices, Space
 from recsys_moe.lab.tune.plan import StudyPlan
-from recsys_moe.lab.tune.space import Choices, Space, untried
+from recsys_moe.lab.tune.space import untried
 from recsys_moe.lab.tune.storage import DATABASE, load_optuna
 from recsys_moe.seeds import stream_seed
 

@@ -10,7 +10,8 @@ import pytest
 
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
-from recsys_moe.lab.tune.space import Choices, Range, Space, default_space, make_space
+from recsys_moe.lab.tune.dimensions import Choices, Range, Space
+from recsys_moe.lab.tune.space import default_space, make_space
 from recsys_moe.routers import ROUTERS
 
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from recsys_moe.errors import ConfigError
 from recsys_moe.lab.compare.plan import make_plan
 from recsys_moe.lab.tune import plan as tune_plan
-from recsys_moe.lab.tune.space import Choices, Range
+from recsys_moe.lab.tune.dimensions import Choices, Range
 from recsys_moe.schema import Schema
 from research.paper import drawing, study
 from research.paper.__main__ import app
