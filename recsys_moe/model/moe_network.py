@@ -18,8 +18,9 @@ from recsys_moe.model.output import Output
 from recsys_moe.model.recommender import ModelShape, Recommender
 from recsys_moe.model.request import Request
 from recsys_moe.routers import Router, RouterShape, Routing, find_router
-from recsys_moe.routers.base import AllSum, full_precision
+from recsys_moe.routers.base import AllSum
 from recsys_moe.routers.joint import route
+from recsys_moe.routers.precision import full_precision
 
 
 class MoENetwork(Recommender):

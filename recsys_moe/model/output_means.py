@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from recsys_moe.routers import Router, Routing
-from recsys_moe.routers.base import AllSum, full_precision, not_below_float32
-from recsys_moe.routers.precision import BuiltInFloat32
+from recsys_moe.routers.base import AllSum
+from recsys_moe.routers.precision import BuiltInFloat32, full_precision, not_below_float32
 from recsys_moe.routers.replay import count_once
 
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from recsys_moe.errors import ConfigError, suggestion
-from recsys_moe.routers.base import PENALTY_NAMES, Routing
+from recsys_moe.routers.base import Routing
 from recsys_moe.routers.selection import largest_k
+from recsys_moe.routers.settings import PENALTY_NAMES
 
 
 def penalty(weights: Mapping[str, float], routing: Routing, k: int) -> Tensor | float:

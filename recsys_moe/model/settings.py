@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationInfo, model_validator
 
 from recsys_moe.errors import suggestion
-from recsys_moe.routers.base import PENALTY_NAMES
+from recsys_moe.routers.settings import PENALTY_NAMES
 from recsys_moe.section import Section
 
 ALONE = ("none", "all")

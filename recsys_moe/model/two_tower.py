@@ -20,7 +20,7 @@ from recsys_moe.model.ranker import Ranker, Scorer
 from recsys_moe.model.recommender import ModelShape, Recommender
 from recsys_moe.model.request import Request, of_items
 from recsys_moe.model.settings import ModelConfig
-from recsys_moe.routers.base import full_precision
+from recsys_moe.routers.precision import full_precision
 
 
 class TwoTower(Recommender):

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.outside import import_class, not_derived, refuse_missing
-from recsys_moe.routers.base import KConfig, Router, RouterConfig, RouterShape, Routing
+from recsys_moe.routers.base import Router, RouterShape, Routing
 from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.routers.comet import CometRouter
 from recsys_moe.routers.default_moe import DefaultMoERouter
@@ -22,6 +22,7 @@ from recsys_moe.routers.loss_free import LossFreeRouter
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.routers.pps import PPSRouter
 from recsys_moe.routers.relu import ReLURouter
+from recsys_moe.routers.settings import KConfig, RouterConfig
 from recsys_moe.routers.sinkhorn_base import SinkhornBaseRouter
 from recsys_moe.routers.smoe import SMoERouter
 from recsys_moe.routers.soft_topk import SoftTopKRouter

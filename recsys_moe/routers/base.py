@@ -13,88 +13,19 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.routers.precision import BuiltInFloat32
-from recsys_moe.routers.precision import full_precision as full_precision
-from recsys_moe.routers.precision import gate_logits as gate_logits
-from recsys_moe.routers.precision import not_below_float32 as not_below_float32
+from recsys_moe.routers.precision import BuiltInFloat32, not_below_float32
+from recsys_moe.routers.settings import RouterConfig
 from recsys_moe.routers.stream import RandomStream
-from recsys_moe.section import Section
 
 AllSum = Callable[[Tensor], Tensor]
 """Adds up a tensor over the processes of a run; a single process gets its own back."""
 
-PENALTY_NAMES = ("trimmed_lasso", "switch", "importance", "load", "z_loss", "coupling")
-"""Those of recsys_moe.model.penalties, which reads routings and hence cannot be imported here, and
-of recsys_moe.model.coupling."""
-NO_ROWS = {"coupling": "has no gate row per expert"}
-NO_PROBABILITIES = dict.fromkeys(
-    ("trimmed_lasso", "switch", "load", "z_loss"), "has no probabilities"
-)
-"""Both of `RouterConfig.idle_penalties`."""
 
 OLD_HOOKS = {"settle": "on_step_end", "advance": "set_epoch", "start": "setup"}
 """Names of hooks in version 0.1; nothing would call them, so a router that defines one fails."""
 
 FIXED = "fixed"
 """`Router.sparsity` where every example of a task visits the same experts."""
-
-
-class RouterConfig(Section):
-    """Settings of a router; each router nests its own `Config` with a default for every key."""
-
-    name: str
-    """Name in the table of routers, or `package.module:Class`."""
-
-    def check(self, num_experts: int) -> None:
-        """Raise ValueError when these settings cannot work with `num_experts` experts."""
-
-    def check_tasks(self, num_experts: int, num_tasks: int) -> None:
-        """Raise ConfigError where they cannot divide `num_experts` among `num_tasks`."""
-
-    @property
-    def idle_penalties(self) -> dict[str, str]:
-        """Penalties that cannot act with these settings, and why in words after "which".
-
-        The configuration refuses a weight for them.
-        """
-        return {}
-
-    @property
-    def remarks(self) -> list[str]:
-        """Warnings about allowed settings, printed before training; one line each."""
-        return []
-
-    @property
-    def eval_rows(self) -> int:
-        """Consecutive rows that evaluation must not cut apart: `eval_group` where there is one."""
-        return int(getattr(self, "eval_group", 1))
-
-
-class KConfig(RouterConfig):
-    """Settings of a router with a whole number k of experts per example."""
-
-    k: int = 2
-    """Experts kept per example, 1..num_experts."""
-
-    def check(self, num_experts: int) -> None:
-        check_k(self.k, num_experts)
-
-
-class FixedConfig(RouterConfig):
-    """Settings of a router without parameters."""
-
-    @property
-    def idle_penalties(self) -> dict[str, str]:
-        return dict.fromkeys(PENALTY_NAMES, "learns nothing")
-
-
-def check_k(k: int, num_experts: int) -> None:
-    """Raise ValueError unless 1 <= k <= num_experts."""
-    if not 1 <= k <= num_experts:
-        raise ValueError(
-            f"model.router.k must be in 1..model.num_experts={num_experts}, got {k}; "
-            "lower k or raise model.num_experts"
-        )
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import Router, RouterConfig, RouterShape, Routing, gate_logits
+from recsys_moe.routers.base import Router, RouterShape, Routing
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.selection import keep_selected, largest_k
+from recsys_moe.routers.settings import RouterConfig
 
 ROUNDS = 100
 """Rounds of the auction before what is left is assigned greedily."""

@@ -10,8 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import Router, RouterShape, Routing, gate_logits
+from recsys_moe.routers.base import Router, RouterShape, Routing
 from recsys_moe.routers.permutation import LearnedPermutation
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.selection import softmax_over
 from recsys_moe.routers.smooth_step import SmoothConfig, entropy, smooth_step, uniform_linear
 

@@ -10,8 +10,10 @@ from dataclasses import replace
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import KConfig, Routing, SparseGatedRouter, gate_logits
+from recsys_moe.routers.base import Routing, SparseGatedRouter
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.selection import kept_softmax, largest_k
+from recsys_moe.routers.settings import KConfig
 
 
 class DefaultMoERouter(SparseGatedRouter):

@@ -10,7 +10,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import Router, RouterShape, Routing, gate_logits
+from recsys_moe.routers.base import Router, RouterShape, Routing
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.smooth_step import SmoothConfig, entropy, smooth_step, uniform_linear
 
 

@@ -11,8 +11,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import GatedRouter, RouterConfig, Routing, gate_logits
+from recsys_moe.routers.base import GatedRouter, Routing
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.selection import keep_selected, largest_k, picks
+from recsys_moe.routers.settings import RouterConfig
 
 
 class ExpertChoiceRouter(GatedRouter):

@@ -10,17 +10,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    NO_PROBABILITIES,
-    AllSum,
-    GatedRouter,
-    KConfig,
-    RouterShape,
-    Routing,
-    gate_logits,
-)
+from recsys_moe.routers.base import AllSum, GatedRouter, RouterShape, Routing
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.replay import count_once
 from recsys_moe.routers.selection import largest_k, picks
+from recsys_moe.routers.settings import NO_PROBABILITIES, KConfig
 
 
 class ExpertThresholdRouter(GatedRouter):

@@ -11,13 +11,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    FixedConfig,
-    Router,
-    RouterShape,
-    Routing,
-    full_precision,
-)
+from recsys_moe.routers.base import Router, RouterShape, Routing
+from recsys_moe.routers.precision import full_precision
+from recsys_moe.routers.settings import FixedConfig
 from recsys_moe.seeds import stream_seed
 
 

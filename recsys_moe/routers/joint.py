@@ -15,8 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.routers.base import GatedRouter, KConfig, Router, Routing, gate_logits
+from recsys_moe.routers.base import GatedRouter, Router, Routing
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.selection import largest_k
+from recsys_moe.routers.settings import KConfig
 from recsys_moe.routers.systematic import draw_systematic, inclusion_probabilities
 
 Routers = Sequence[Router] | nn.ModuleList

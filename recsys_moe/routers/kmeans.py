@@ -11,17 +11,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    AllSum,
-    FixedConfig,
-    KConfig,
-    Router,
-    RouterShape,
-    Routing,
-    full_precision,
-)
+from recsys_moe.routers.base import AllSum, Router, RouterShape, Routing
+from recsys_moe.routers.precision import full_precision
 from recsys_moe.routers.replay import count_once
 from recsys_moe.routers.selection import largest_k, unit_rows
+from recsys_moe.routers.settings import FixedConfig, KConfig
 
 
 class KMeansRouter(Router):

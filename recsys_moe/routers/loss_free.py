@@ -12,16 +12,11 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    AllSum,
-    KConfig,
-    RouterShape,
-    Routing,
-    SparseGatedRouter,
-    gate_logits,
-)
+from recsys_moe.routers.base import AllSum, RouterShape, Routing, SparseGatedRouter
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.replay import count_once
 from recsys_moe.routers.selection import largest_k, softmax_over
+from recsys_moe.routers.settings import KConfig
 
 
 class LossFreeRouter(SparseGatedRouter):

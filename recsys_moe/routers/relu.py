@@ -12,16 +12,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import (
-    NO_PROBABILITIES,
-    AllSum,
-    GatedRouter,
-    KConfig,
-    RouterShape,
-    Routing,
-    gate_logits,
-)
+from recsys_moe.routers.base import AllSum, GatedRouter, RouterShape, Routing
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.replay import count_once
+from recsys_moe.routers.settings import NO_PROBABILITIES, KConfig
 
 FACTOR_RANGE = (1e-12, 1e6)
 """Range of the L1 factor: float32 holds it, and it needs few steps back from either end."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 from pydantic import Field
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import Router, RouterConfig, RouterShape, Routing, gate_logits
+from recsys_moe.routers.base import Router, RouterShape, Routing
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.selection import kept_softmax, largest_k
+from recsys_moe.routers.settings import RouterConfig
 from recsys_moe.routers.sinkhorn import sinkhorn
 
 

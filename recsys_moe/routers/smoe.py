@@ -6,8 +6,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import KConfig, Routing, SparseGatedRouter, full_precision, gate_logits
+from recsys_moe.routers.base import Routing, SparseGatedRouter
+from recsys_moe.routers.precision import full_precision, gate_logits
 from recsys_moe.routers.selection import kept_softmax, largest_k
+from recsys_moe.routers.settings import KConfig
 
 
 class SMoERouter(SparseGatedRouter):

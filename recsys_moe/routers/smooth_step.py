@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import NO_ROWS, KConfig
+from recsys_moe.routers.settings import NO_ROWS, KConfig
 
 
 class SmoothConfig(KConfig):

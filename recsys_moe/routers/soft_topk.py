@@ -13,8 +13,10 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from recsys_moe.routers.base import GatedRouter, KConfig, Routing, gate_logits
+from recsys_moe.routers.base import GatedRouter, Routing
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.selection import descending_order, largest_k
+from recsys_moe.routers.settings import KConfig
 
 Norm = Literal[2, "4/3"]
 

@@ -7,8 +7,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from recsys_moe.routers.base import GatedRouter, RouterConfig, Routing, check_k, gate_logits
+from recsys_moe.routers.base import GatedRouter, Routing
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.selection import largest_k, softmax_over
+from recsys_moe.routers.settings import RouterConfig, check_k
 
 
 class SoftmaxRouter(GatedRouter):

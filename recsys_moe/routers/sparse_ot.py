@@ -10,8 +10,10 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import KConfig, Routing, SparseGatedRouter, gate_logits
+from recsys_moe.routers.base import Routing, SparseGatedRouter
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.selection import keep_selected
+from recsys_moe.routers.settings import KConfig
 
 BETAS = (0.9, 0.999)
 """Adam's, for the ascent of the dual."""

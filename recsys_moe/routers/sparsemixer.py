@@ -10,7 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import KConfig, Routing, SparseGatedRouter, gate_logits
+from recsys_moe.routers.base import Routing, SparseGatedRouter
+from recsys_moe.routers.precision import gate_logits
+from recsys_moe.routers.settings import KConfig
 
 
 class SparseMixerRouter(SparseGatedRouter):

@@ -13,18 +13,10 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from recsys_moe.errors import ConfigError
-from recsys_moe.routers.base import (
-    FIXED,
-    NO_ROWS,
-    FixedConfig,
-    Router,
-    RouterConfig,
-    RouterShape,
-    Routing,
-    full_precision,
-    gate_logits,
-)
+from recsys_moe.routers.base import FIXED, Router, RouterShape, Routing
+from recsys_moe.routers.precision import full_precision, gate_logits
 from recsys_moe.routers.selection import keep_selected
+from recsys_moe.routers.settings import NO_ROWS, FixedConfig, RouterConfig
 
 
 def task_mask(shape: RouterShape, shared: int) -> Tensor:

@@ -6,7 +6,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from recsys_moe.routers.base import FixedConfig, Router, Routing, full_precision
+from recsys_moe.routers.base import Router, Routing
+from recsys_moe.routers.precision import full_precision
+from recsys_moe.routers.settings import FixedConfig
 
 
 class THORRouter(Router):

@@ -10,16 +10,11 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import (
-    AllSum,
-    GatedRouter,
-    KConfig,
-    RouterShape,
-    Routing,
-    gate_logits,
-)
+from recsys_moe.routers.base import AllSum, GatedRouter, RouterShape, Routing
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.replay import count_once
 from recsys_moe.routers.selection import descending_order, softmax_over
+from recsys_moe.routers.settings import KConfig
 
 P_RANGE = (1e-3, 1.0)
 

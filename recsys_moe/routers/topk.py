@@ -7,10 +7,12 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import NO_ROWS, RouterShape, Routing, gate_logits
+from recsys_moe.routers.base import RouterShape, Routing
 from recsys_moe.routers.joint import JointConfig, JointRouter, Shared, within
 from recsys_moe.routers.permutation import LearnedPermutation
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.selection import largest_k, softmax_over
+from recsys_moe.routers.settings import NO_ROWS
 
 MIN_NOISE = 0.01
 """Least standard deviation of the noise, from the authors' code; the paper has none."""

@@ -11,8 +11,10 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from recsys_moe.routers.base import NO_ROWS, KConfig, Router, RouterShape, Routing, gate_logits
+from recsys_moe.routers.base import Router, RouterShape, Routing
+from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.selection import kept_softmax, largest_k, unit_rows
+from recsys_moe.routers.settings import NO_ROWS, KConfig
 
 MIN_TEMPERATURE = 0.01
 

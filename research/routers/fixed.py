@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from recsys_moe.routers import KConfig, Router, RouterShape, Routing
-from recsys_moe.routers.base import FixedConfig
+from recsys_moe.routers.settings import FixedConfig
 from recsys_moe.seeds import stream_seed
 
 

@@ -13,7 +13,9 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from recsys_moe.routers.base import GatedRouter, RouterConfig, Routing, gate_logits
+from recsys_moe.routers.base import GatedRouter, Routing
+from recsys_moe.routers.precision import gate_logits
+from recsys_moe.routers.settings import RouterConfig
 
 
 def cut() -> None:

@@ -23,7 +23,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE
 from recsys_moe.routers import ROUTERS, Routing, router
-from recsys_moe.routers.base import PENALTY_NAMES
+from recsys_moe.routers.settings import PENALTY_NAMES
 
 B, D, E, H, TASKS = 24, 6, 4, 5, 2
 NAMES = sorted(ROUTERS)

@@ -25,8 +25,8 @@ from recsys_moe.model.penalties import (
     z_loss,
 )
 from recsys_moe.routers import ROUTERS, RouterShape, Routing
-from recsys_moe.routers.base import PENALTY_NAMES
 from recsys_moe.routers.selection import largest_k
+from recsys_moe.routers.settings import PENALTY_NAMES
 from recsys_moe.routers.topk import TopKRouter
 
 LOGITS = torch.tensor([[2.0, 1, 0], [2, 0, 0], [1, 1, 3], [0, 0, 0]], dtype=torch.float64)
