@@ -15,7 +15,7 @@ from recsys_moe.data.rows import Batch, Columns
 from recsys_moe.kinds import KINDS
 from recsys_moe.model.mtmoe import MultiTaskMoE
 from recsys_moe.model.output import Output
-from recsys_moe.model.recommender import ModelShape
+from recsys_moe.model.shape import ModelShape
 from recsys_moe.model.tasks import mean_loss
 from recsys_moe.routers.moesart import MoesartRouter
 from recsys_moe.schema import Feature, Schema, Task

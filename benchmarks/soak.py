@@ -30,7 +30,7 @@ import numpy as np
 import wire
 from safetensors.torch import load_file, save_file
 
-from recsys_moe.artifact.model_folder import find_artifact
+from recsys_moe.artifact.manifest import find_artifact
 from recsys_moe.files import read_object, sha256_file, write_json
 
 RELOAD = wire.Ask(wire.http(b"", "/reload"), 200)

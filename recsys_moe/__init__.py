@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from recsys_moe.model.modules import mix
     from recsys_moe.model.moe import MoE
     from recsys_moe.model.output import Output
-    from recsys_moe.model.recommender import ModelShape, Recommender
+    from recsys_moe.model.recommender import Recommender
     from recsys_moe.model.request import Request
     from recsys_moe.model.settings import ModelConfig
+    from recsys_moe.model.shape import ModelShape
     from recsys_moe.routers import Router, Routing, router
     from recsys_moe.train.from_python import fit
     from recsys_moe.train.loader import RecDataModule
@@ -56,7 +57,7 @@ _HOMES = {
     "Experts": "model.experts",
     "MoE": "model.moe",
     "ModelConfig": "model.settings",
-    "ModelShape": "model.recommender",
+    "ModelShape": "model.shape",
     "Output": "model.output",
     "Predictor": "inference.predictor",
     "RecDataModule": "train.loader",

@@ -33,7 +33,8 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.data.batches import EvalBatches
 from recsys_moe.data.rows import Columns
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan
+from recsys_moe.lab.compare.plan import make_plan
+from recsys_moe.lab.compare.request import ComparisonRequest
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.memory import training_process

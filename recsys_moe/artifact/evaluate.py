@@ -14,7 +14,8 @@ import pyarrow.parquet as pq
 
 from recsys_moe.artifact.baselines import baselines, missed
 from recsys_moe.artifact.evaluation import evaluate_model
-from recsys_moe.artifact.model_folder import NO_CATEGORIES, VOCABULARIES, Artifact, load_artifact
+from recsys_moe.artifact.manifest import VOCABULARIES
+from recsys_moe.artifact.model_folder import NO_CATEGORIES, Artifact, load_artifact
 from recsys_moe.artifact.periods import Periods, check_periods
 from recsys_moe.artifact.run_folder import DATA_LOCK
 from recsys_moe.artifact.segments import Segments

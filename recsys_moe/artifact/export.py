@@ -15,18 +15,17 @@ from typing import Any
 
 import torch
 
-from recsys_moe.artifact.graphs import FORMATS, Graph, write_graphs
-from recsys_moe.artifact.model_folder import (
+from recsys_moe.artifact.graph_formats import FORMATS
+from recsys_moe.artifact.graphs import Graph, write_graphs
+from recsys_moe.artifact.manifest import (
     FILES,
     FORMAT,
     MANIFEST,
     OPTIONAL,
-    Artifact,
     find_artifact,
-    load_artifact,
-    save_artifact,
     version_of,
 )
+from recsys_moe.artifact.model_folder import Artifact, load_artifact, save_artifact
 from recsys_moe.artifact.step_graphs import described, write_step_graphs
 from recsys_moe.config.encoders import chosen_context
 from recsys_moe.data.histories import rating_scale

@@ -1,13 +1,10 @@
 """The self-contained model folder: weights, vocabularies, schema, configuration, metric card.
 
-Loads without pickle, Lightning and the training data. Errors name the file. The format version
-grows when a folder would be read differently (4: encoders, 5: context features, 6: events, 7:
-time).
+Loads without pickle, Lightning and the training data. Errors name the file.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,44 +16,33 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-import recsys_moe
 from recsys_moe.artifact import calibration
 from recsys_moe.artifact.bags import load_history
 from recsys_moe.artifact.calibration import Calibrations
 from recsys_moe.artifact.events import load_events, load_items
+from recsys_moe.artifact.manifest import (
+    ENCODERS,
+    EVENTS,
+    FILES,
+    HISTORY,
+    ITEMS,
+    MANIFEST,
+    VOCABULARIES,
+    check_files,
+    find_artifact,
+    manifest_of,
+    version_of,
+)
 from recsys_moe.artifact.reading import damaged, load_ids, load_seen, reading, whole
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.item_past import Known
-from recsys_moe.files import read_object, sha256_file, write_json
+from recsys_moe.files import read_object, write_json
 from recsys_moe.folders import replacing_folder
 from recsys_moe.model.old_names import with_later_parts, with_new_parts
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.schema import SCHEMA_FILE, ConfigError, DataError, Schema
-
-FORMAT = "recsys-moe-artifact"
-FORMAT_VERSION, WITH_ENCODERS, WITH_CONTEXT, WITH_EVENTS, WITH_TIME = VERSIONS = (3, 4, 5, 6, 7)
-MANIFEST = "manifest.json"
-FILES = (
-    "weights.safetensors",
-    "seen.safetensors",
-    "users.parquet",
-    "items.parquet",
-    "schema.json",
-    "config.yaml",
-    "card.json",
-    "calibration.json",
-)
-ENCODERS, VOCABULARIES = "encoders.safetensors", "features.parquet"
-"""Optional: encoders of features and histories, and the categories."""
-HISTORY = "history.safetensors"
-"""Optional: the histories in the vectors of known users."""
-EVENTS = "events.safetensors"
-"""Optional: the last events of known users."""
-ITEMS = "items.safetensors"
-"""Optional: age and popularity of items at the end of the log."""
-OPTIONAL = (ENCODERS, VOCABULARIES, HISTORY, EVENTS, ITEMS)
 
 NO_CATEGORIES = pa.table(
     {name: pa.array([], pa.string()) for name in ("side", "feature", "value")}
@@ -149,45 +135,7 @@ def save_artifact(
         (folder / "config.yaml").write_text(config.to_yaml(), encoding="utf-8")
         write_json(folder / "card.json", card)
         write_json(folder / "calibration.json", calibration.to_json(calibrations))
-        write_json(folder / MANIFEST, _manifest(folder, version_of(config, bool(encoders))))
-
-
-def version_of(config: Config, has_encoders: bool) -> int:
-    """Of the folder of a model."""
-    if config.model.chosen_times:
-        return WITH_TIME
-    if config.model.sequence != "none":
-        return WITH_EVENTS
-    plain = WITH_ENCODERS if has_encoders else FORMAT_VERSION
-    return plain if config.model.context == "none" else WITH_CONTEXT
-
-
-def _manifest(folder: Path, version: int) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "format_version": version,
-        "recsys_moe": recsys_moe.__version__,
-        "files": {file: sha256_file(folder / file) for file in _present(folder)},
-    }
-
-
-def _present(folder: Path) -> list[str]:
-    return [*FILES, *(file for file in OPTIONAL if (folder / file).is_file())]
-
-
-def find_artifact(path: Path) -> Path:
-    """`path` itself when it is an artifact, or `path`/model of a run folder.
-
-    Raises DataError when it is neither.
-    """
-    path = Path(path)
-    for folder in (path, path / "model"):
-        if (folder / MANIFEST).is_file():
-            return folder
-    raise DataError(
-        f"{path} is neither a model folder nor a run folder with a model (no {MANIFEST}); "
-        "train with `recsys-moe fit` first"
-    )
+        write_json(folder / MANIFEST, manifest_of(folder, version_of(config, bool(encoders))))
 
 
 def artifact_config(path: Path) -> Config:
@@ -270,27 +218,3 @@ def _load_model(folder: Path, config: Config, schema: Schema) -> Recommender:
 def _read_object(path: Path) -> dict[str, Any]:
     with reading(path):
         return read_object(path)
-
-
-def check_files(folder: Path) -> None:
-    """Refuse another format and any file that is missing or not the one that was written."""
-    try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        version, hashes = manifest["format_version"], dict(manifest["files"])
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise DataError(f"{folder}/{MANIFEST} is damaged; export the model again") from None
-    if type(version) is not int or version not in VERSIONS:
-        raise DataError(
-            f"{folder}: format_version must be in {VERSIONS[0]}..{VERSIONS[-1]}, got "
-            f"{version!r}; use the version of recsys-moe that wrote it, or export the model again"
-        )
-    if strangers := sorted(hashes.keys() - {*FILES, *OPTIONAL}):  # a path may lead anywhere
-        what = f"{strangers[0][:200]!r}, which is not a file of a model folder"
-        raise DataError(f"{folder}/{MANIFEST} names {what}; export the model again")
-    needed = [*FILES, ENCODERS] if version == WITH_ENCODERS else FILES
-    for file in dict.fromkeys([*needed, *hashes]):
-        path = folder / file
-        if not path.is_file():
-            raise DataError(f"{path} is missing; export the model again")
-        if sha256_file(path) != hashes.get(file):
-            raise DataError(f"{path} was truncated or edited; export the model again")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from recsys_moe.artifact.epoch_metrics import EPOCH_METRICS
-from recsys_moe.artifact.model_folder import FILES, MANIFEST, OPTIONAL
+from recsys_moe.artifact.manifest import FILES, MANIFEST, OPTIONAL
 from recsys_moe.artifact.routing_history import FILE
 from recsys_moe.config.settings import Config
 from recsys_moe.errors import ConfigError, DataError, RunError

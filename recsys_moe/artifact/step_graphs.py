@@ -16,15 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from recsys_moe.artifact.graphs import (
-    FORMATS,
-    Graph,
-    files_of,
-    graph_of,
-    latency,
-    quiet,
-    traced,
-)
+from recsys_moe.artifact.graph_formats import FORMATS
+from recsys_moe.artifact.graphs import Graph, files_of, graph_of, latency, quiet, traced
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.artifact.parity import EVENT_INPUTS, Runner, check_parity, parity_rows
 from recsys_moe.model.encoders.sequence import EventSequence

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from recsys_moe.artifact.model_folder import find_artifact
+from recsys_moe.artifact.manifest import find_artifact
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.kinds import KINDS
 from recsys_moe.schema import Schema

@@ -83,7 +83,7 @@ def compare(
     logger.info("loading torch ...")
     from recsys_moe.config.files import read_config_file
     from recsys_moe.lab.compare import run as comparisons
-    from recsys_moe.lab.compare.plan import ComparisonRequest
+    from recsys_moe.lab.compare.request import ComparisonRequest
 
     request = ComparisonRequest(
         routers=_labels(routers),

@@ -9,8 +9,9 @@ from recsys_moe.config.settings import Config, task_weights, training_weights
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.kinds import Constant, kind_of
 from recsys_moe.model.biases import Biases
-from recsys_moe.model.recommender import ModelShape, Recommender
+from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.registry import find_model
+from recsys_moe.model.shape import ModelShape
 from recsys_moe.model.trend import NAMES, Trend
 from recsys_moe.model.weighting import METHODS, Weighting
 from recsys_moe.schema import SCHEMA_FILE, Schema

@@ -133,7 +133,7 @@ def changed_data(data: Path, run: Path) -> list[str] | None:
 
     None for a model outside a run folder.
     """
-    from recsys_moe.artifact.model_folder import find_artifact
+    from recsys_moe.artifact.manifest import find_artifact
     from recsys_moe.artifact.run_folder import DATA_LOCK, changed_files, data_hashes, locked_hashes
 
     # What a run, or the run of a model, has kept of its data.

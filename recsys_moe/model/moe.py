@@ -18,6 +18,7 @@ from recsys_moe.model.coupling import COUPLING, coupling_of
 from recsys_moe.model.dispatch import dense_experts, sparse_experts
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.modules import dense_modules, sparse_modules
+from recsys_moe.model.moe_checks import check_routing, check_shapes
 from recsys_moe.model.output_means import ExpertOutputMeans, output_means_for
 from recsys_moe.model.penalties import check_names, penalty
 from recsys_moe.model.static_dispatch import static_experts
@@ -70,7 +71,7 @@ class MoE(nn.Module):
         super().__init__()
         if dispatch not in get_args(Dispatch):
             raise ValueError(f"dispatch must be one of {get_args(Dispatch)}, got {dispatch!r}")
-        _check_shapes(experts, routers)
+        check_shapes(experts, routers)
         check_alike(routers)
         self.experts: Any = experts if isinstance(experts, Experts) else nn.ModuleList(experts)
         self.stacked = isinstance(experts, Experts)
@@ -226,31 +227,6 @@ def _defaults(
     return None
 
 
-def _check_shapes(experts: Experts | Sequence[nn.Module], routers: Sequence[Router]) -> None:
-    """Raise ValueError without a list of routers that were built for the experts' sizes."""
-    if not isinstance(experts, Experts | Sequence | nn.ModuleList) or not len(experts):
-        raise ValueError(f"experts must be Experts or a list of modules, got {experts!r:.60}")
-    if not isinstance(routers, Sequence | nn.ModuleList) or not len(routers):
-        raise ValueError(f"routers must be a list with a router per task, got {routers!r:.60}")
-    for router in routers:
-        if not isinstance(router, Router):
-            raise ValueError(
-                "routers must be recsys_moe.routers.Router, got a "
-                f"{type(router).__name__}; see docs/how-to/own-router.md"
-            )
-    # modules say nothing of their input, so their routers must agree among themselves
-    like = experts.kernel_EDH.shape[1] if isinstance(experts, Experts) else None
-    num_experts, input_dim = len(experts), like or routers[0].shape.input_dim
-    for router in routers:
-        shape = router.shape
-        if (shape.num_experts, shape.input_dim) != (num_experts, input_dim):
-            raise ValueError(
-                f"routers must be built for the experts' input_dim={input_dim} and "
-                f"num_experts={num_experts}, got a {type(router).__name__} for {shape.input_dim} "
-                f"and {shape.num_experts}"
-            )
-
-
 def _is_transformed() -> bool:
     """Whether this runs inside a transform of torch.func; torch has no public test for it."""
     return bool(torch._C._are_functorch_transforms_active())
@@ -259,22 +235,6 @@ def _is_transformed() -> bool:
 def _is_captured(like: Tensor) -> bool:
     """Whether a CUDA graph is being recorded."""
     return like.is_cuda and torch.cuda.is_current_stream_capturing()
-
-
-def check_routing(routing: object, router: str, num_experts: int) -> None:
-    """Raise ConfigError unless a custom router returned weights and a mask of E columns."""
-    if not isinstance(routing, Routing):
-        raise ConfigError(
-            f"forward of router {router} must return a recsys_moe.routers.Routing, "
-            f"got {type(routing).__name__}; see docs/how-to/own-router.md"
-        )
-    for name in ("weights_BE", "selected_BE"):
-        shape = tuple(getattr(routing, name).shape)
-        if len(shape) != 2 or shape[-1] != num_experts:
-            raise ConfigError(
-                f"{name} of router {router} must be (rows, model.num_experts={num_experts}), "
-                f"got shape {shape}; use self.shape.num_experts"
-            )
 
 
 def naive_moe(x_BD: Tensor, weights_BTE: Tensor, kernel_EDH: Tensor, bias_EH: Tensor) -> Tensor:

@@ -15,8 +15,9 @@ from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE
 from recsys_moe.model.moe_settings import MoEConfig
 from recsys_moe.model.output import Output
-from recsys_moe.model.recommender import ModelShape, Recommender
+from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.request import Request
+from recsys_moe.model.shape import ModelShape
 from recsys_moe.routers import Router, RouterShape, Routing, find_router
 from recsys_moe.routers.base import AllSum
 from recsys_moe.routers.joint import route

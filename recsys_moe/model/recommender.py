@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -24,40 +23,13 @@ from recsys_moe.model.output import Output, checked
 from recsys_moe.model.ranker import Ranker
 from recsys_moe.model.request import Moment, Request, of_items
 from recsys_moe.model.settings import ModelConfig
+from recsys_moe.model.shape import ModelShape
 from recsys_moe.model.trend import Trend
 from recsys_moe.routers import Router, Routing
 from recsys_moe.routers.base import AllSum
 
 R = TypeVar("R", bound="Recommender")
 ENCODERS = "encoders."
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """The sizes a model is built for; ids beyond them are out of vocabulary (OOV)."""
-
-    num_users: int
-    num_items: int
-    num_tasks: int
-    outputs: tuple[int, ...] = ()
-    """Logits of each task; empty: one each."""
-    is_open: bool = False
-    """Whether indices beyond those of the sizes are OOV ids with features and bags of their own."""
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """Logits of each task."""
-        return self.outputs or (1,) * self.num_tasks
-
-    @property
-    def num_logits(self) -> int:
-        """Columns of `Output.logits_BT`: one per task, and of a task with classes one per class."""
-        return sum(self.sizes)
-
-    @property
-    def places(self) -> list[tuple[int, int]]:
-        """Task and output of each column of the logits."""
-        return [(task, output) for task, size in enumerate(self.sizes) for output in range(size)]
 
 
 class Recommender(nn.Module, ABC):

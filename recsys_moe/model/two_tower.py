@@ -17,9 +17,10 @@ from torch import Tensor, nn
 from recsys_moe.model.draws import Draws
 from recsys_moe.model.output import Output
 from recsys_moe.model.ranker import Ranker, Scorer
-from recsys_moe.model.recommender import ModelShape, Recommender
+from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.request import Request, of_items
 from recsys_moe.model.settings import ModelConfig
+from recsys_moe.model.shape import ModelShape
 from recsys_moe.routers.precision import full_precision
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from recsys_moe.artifact.model_folder import MANIFEST, check_files, find_artifact
+from recsys_moe.artifact.manifest import MANIFEST, check_files, find_artifact
 from recsys_moe.errors import DataError, UserError
 from recsys_moe.inference.attribution.expert_profiles import ExpertProfile, expert_profiles
 from recsys_moe.inference.events.store import EventStore

@@ -15,13 +15,8 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact.model_folder import (
-    MANIFEST,
-    Artifact,
-    artifact_config,
-    find_artifact,
-    load_artifact,
-)
+from recsys_moe.artifact.manifest import MANIFEST, find_artifact
+from recsys_moe.artifact.model_folder import Artifact, artifact_config, load_artifact
 from recsys_moe.config.files import merge, model_name, router_name, router_section
 from recsys_moe.config.renamed import with_new_names
 from recsys_moe.config.settings import Config, parse_config

@@ -21,7 +21,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recsys_moe.artifact.model_folder import NO_CATEGORIES, VOCABULARIES, Artifact
+from recsys_moe.artifact.manifest import VOCABULARIES
+from recsys_moe.artifact.model_folder import NO_CATEGORIES, Artifact
 from recsys_moe.config.encoders import BagKey, bag_levels, chosen_context, chosen_features
 from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import reading

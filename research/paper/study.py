@@ -9,7 +9,7 @@ from pathlib import Path
 from recsys_moe.config.diff import flat
 from recsys_moe.config.files import merge, nested
 from recsys_moe.config.settings import parse_config, select_router
-from recsys_moe.lab.compare.plan import ComparisonRequest
+from recsys_moe.lab.compare.request import ComparisonRequest
 from recsys_moe.lab.compare.results import Results
 from recsys_moe.lab.compare.run import Comparison, compare
 from recsys_moe.lab.jobs.executor import Executor

@@ -14,12 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from recsys_moe import folders
 from recsys_moe.artifact.export import export
-from recsys_moe.artifact.model_folder import (
-    FORMAT_VERSION,
-    VERSIONS,
-    load_artifact,
-    save_artifact,
-)
+from recsys_moe.artifact.manifest import FORMAT_VERSION, VERSIONS
+from recsys_moe.artifact.model_folder import load_artifact, save_artifact
 from recsys_moe.errors import DataError
 from recsys_moe.files import sha256_file
 from recsys_moe.inference.files.predict import predict_file

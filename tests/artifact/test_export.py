@@ -19,8 +19,10 @@ from recsys_moe.artifact import export as exporting
 from recsys_moe.artifact import graphs
 from recsys_moe.artifact.calibration import Calibration
 from recsys_moe.artifact.export import export
-from recsys_moe.artifact.graphs import FORMATS, Graph, export_graph, write_graphs
-from recsys_moe.artifact.model_folder import FILES, Artifact, load_artifact, save_artifact
+from recsys_moe.artifact.graph_formats import FORMATS
+from recsys_moe.artifact.graphs import Graph, export_graph, write_graphs
+from recsys_moe.artifact.manifest import FILES
+from recsys_moe.artifact.model_folder import Artifact, load_artifact, save_artifact
 from recsys_moe.artifact.parity import check_parity, near_ties, parity_rows
 from recsys_moe.cli import app
 from recsys_moe.config.build import build_model

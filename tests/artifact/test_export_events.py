@@ -14,7 +14,8 @@ from torch import Tensor
 
 from recsys_moe.artifact import graphs
 from recsys_moe.artifact.export import export
-from recsys_moe.artifact.graphs import FORMATS, export_graph, graph_of, write_graphs
+from recsys_moe.artifact.graph_formats import FORMATS
+from recsys_moe.artifact.graphs import export_graph, graph_of, write_graphs
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.artifact.parity import EVENT_INPUTS, parity_rows
 from recsys_moe.artifact.step_graphs import step_graphs, write_step_graphs

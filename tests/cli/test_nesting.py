@@ -16,7 +16,8 @@ from recsys_moe.config import files
 from recsys_moe.config.files import read_config_file
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.files import sha256_file
-from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan, settle
+from recsys_moe.lab.compare.plan import make_plan, settle
+from recsys_moe.lab.compare.request import ComparisonRequest
 from tests.conftest import Command
 
 KEPT = Path(__file__).parents[1] / "formats" / "0.1" / "ids"

@@ -16,7 +16,8 @@ RUN = KEPT / "features" / "run"
 
 @functools.cache
 def comparison(folder: Path) -> object:
-    from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan
+    from recsys_moe.lab.compare.plan import make_plan
+    from recsys_moe.lab.compare.request import ComparisonRequest
 
     return make_plan(ComparisonRequest(routers=("topk", "moesart"), seeds=(0, 1)), folder)
 

@@ -16,7 +16,8 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.files import parse_set
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, DataError, RunError
-from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan, settle
+from recsys_moe.lab.compare.plan import make_plan, settle
+from recsys_moe.lab.compare.request import ComparisonRequest
 from recsys_moe.lab.tune import plan as tune
 from recsys_moe.lab.tune.study import Study
 from recsys_moe.schema import Schema

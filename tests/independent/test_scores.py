@@ -19,8 +19,8 @@ from recsys_moe.model import penalties
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE
 from recsys_moe.model.mtmoe import MultiTaskMoE
-from recsys_moe.model.recommender import ModelShape
 from recsys_moe.model.request import Request
+from recsys_moe.model.shape import ModelShape
 from recsys_moe.model.tasks import mean_loss
 from recsys_moe.routers import ROUTERS, Routing, router
 from tests.independent import reference_scores as ref

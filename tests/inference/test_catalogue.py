@@ -23,8 +23,8 @@ from recsys_moe.model.moe import naive_moe
 from recsys_moe.model.moe_ranker import MoERanker
 from recsys_moe.model.mtmoe import MultiTaskMoE
 from recsys_moe.model.ranker import Ranker
-from recsys_moe.model.recommender import ModelShape
 from recsys_moe.model.request import Request, of_users
+from recsys_moe.model.shape import ModelShape
 from recsys_moe.routers import ROUTERS, find_router
 from recsys_moe.routers.joint import route
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from recsys_moe.model.mtmoe import MultiTaskMoE
-from recsys_moe.model.recommender import ModelShape
 from recsys_moe.model.request import Request
+from recsys_moe.model.shape import ModelShape
 from recsys_moe.routers import ROUTERS
 
 

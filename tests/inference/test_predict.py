@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from recsys_moe.artifact.evaluate import evaluate_artifact
-from recsys_moe.artifact.model_folder import FILES, load_artifact
+from recsys_moe.artifact.manifest import FILES
+from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.columns import load_columns
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.inference.files.predict import predict_file

@@ -9,8 +9,8 @@ import torch
 
 from recsys_moe.model import tower_pruning
 from recsys_moe.model.mtmoe import MultiTaskMoE
-from recsys_moe.model.recommender import ModelShape
 from recsys_moe.model.request import Request
+from recsys_moe.model.shape import ModelShape
 from recsys_moe.model.tower_pruning import with_pruned_towers
 from recsys_moe.routers import find_router
 

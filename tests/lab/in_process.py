@@ -6,7 +6,7 @@ from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 
 from recsys_moe import cli
-from recsys_moe.lab.compare.plan import ComparisonRequest
+from recsys_moe.lab.compare.request import ComparisonRequest
 from recsys_moe.lab.jobs.executor import Job, Outcome
 from tests.conftest import TINY_MODEL
 

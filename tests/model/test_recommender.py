@@ -14,9 +14,10 @@ from recsys_moe.model.biases import Biases
 from recsys_moe.model.encoders.base import Encoder, Encoders
 from recsys_moe.model.encoders.features import Features
 from recsys_moe.model.ranker import Ranker
-from recsys_moe.model.recommender import ModelShape, Recommender
+from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.registry import MODELS
 from recsys_moe.model.request import Request, of_users
+from recsys_moe.model.shape import ModelShape
 
 USERS, ITEMS, TASKS, WIDTH = 6, 7, 2, 4
 SETTINGS: dict[str, dict[str, Any]] = {

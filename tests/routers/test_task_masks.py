@@ -20,7 +20,7 @@ from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import naive_moe
 from recsys_moe.model.mtmoe import MultiTaskMoE
 from recsys_moe.model.pair_plan import plan_pairs
-from recsys_moe.model.recommender import ModelShape
+from recsys_moe.model.shape import ModelShape
 from recsys_moe.routers import ROUTERS, Router, router
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from recsys_moe.artifact.graphs import FORMATS, write_graphs
+from recsys_moe.artifact.graph_formats import FORMATS
+from recsys_moe.artifact.graphs import write_graphs
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.errors import ConfigError

@@ -6,13 +6,12 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.artifact.run_folder import data_hashes
 from recsys_moe.config.auto import with_choices
 from recsys_moe.config.diff import flat
-from recsys_moe.config.files import merge_all, nested, router_name, router_section
+from recsys_moe.config.files import merge_all, nested, router_section
 from recsys_moe.config.settings import (
     Config,
     parse_config,
@@ -20,10 +19,11 @@ from recsys_moe.config.settings import (
     task_weights,
     training_weights,
 )
-from recsys_moe.errors import ConfigError, suggestion
+from recsys_moe.errors import ConfigError
 from recsys_moe.files import write_json
 from recsys_moe.inference.evaluation.ranking import LENGTH
 from recsys_moe.inference.evaluation.ranking_wanted import wanted_rows
+from recsys_moe.lab.compare.request import ComparisonRequest, check_once
 from recsys_moe.lab.jobs.plan_file import (
     AUTOMATIC,
     FORMAT_VERSION,
@@ -35,31 +35,8 @@ from recsys_moe.lab.jobs.plan_file import (
     follows_data,
     saved_plan,
 )
-from recsys_moe.routers import ROUTERS, find_router
 from recsys_moe.schema import SPLITS, Schema
 from recsys_moe.section import STRICT, validated
-
-
-@dataclass(frozen=True, kw_only=True)
-class ComparisonRequest:
-    """The arguments of `compare`. Sections are unvalidated."""
-
-    routers: Sequence[str]
-    """Names of routers, or labels that `settings` gives a router."""
-    seeds: Sequence[int]
-    weights: Sequence[str] = ()
-    """`0.9,0.1`: task weights in the order of schema.json; none: those of the configuration."""
-    split: str = "test"
-    ranking: bool = False
-    """Also run top-N evaluation over the whole catalogue."""
-    file: Raw | None = None
-    """Common configuration file."""
-    settings: dict[str, Raw] | None = None
-    """Per label, over `file`."""
-    typed: Raw | None = None
-    """From the command line, over both; router keys go to the routers that have them."""
-    follows_data: bool = True
-    """Without a file: what is left out follows the data, instead of having fixed defaults."""
 
 
 @dataclass(frozen=True)
@@ -111,16 +88,13 @@ def make_plan(request: ComparisonRequest, data: Path) -> ComparisonPlan:
         raise ConfigError(f"--split must be one of {', '.join(SPLITS)}, got {request.split!r}")
     if request.ranking:
         wanted_rows(schema, LENGTH)
-    _no_repetition("--routers", request.routers)
-    _check_labels(request)
-    _check_settings(request)
-    typed = request.typed or {}
-    _check_typed(typed, request)
+    request.check()
     choices = [parse_weights(text, schema) for text in request.weights]
     if not choices:
-        tasks = [{"tasks": raw.get("tasks") or {}} for raw in (request.file or {}, typed)]
+        given = request.file or {}, request.typed or {}
+        tasks = [{"tasks": raw.get("tasks") or {}} for raw in given]
         choices = [tuple(task_weights(parse_config(merge_all(tasks)), schema.tasks))]
-    _no_repetition("--weights", choices)
+    check_once("--weights", choices)
     asked = [_contender(request, r, w, schema) for w in choices for r in request.routers]
     contenders = {name(contender.router, contender.weights): contender for contender in asked}
     if len(contenders) < len(asked):
@@ -152,75 +126,6 @@ def tasks_section(weights: Sequence[float], schema: Schema) -> Raw:
     return {"tasks": {task.name: {"weight": weight} for task, weight in pairs}}
 
 
-def _no_repetition(option: str, values: Sequence[Any]) -> None:
-    if not values:
-        raise ConfigError(f"{option} must name at least one; see `recsys-moe routers`")
-    for value in values:
-        if list(values).count(value) > 1:
-            raise ConfigError(f"{option}: {value} is given twice; give each once")
-
-
-def _own(request: ComparisonRequest, label: str) -> Raw:
-    return (request.settings or {}).get(label) or {}
-
-
-def _router_of(request: ComparisonRequest, label: str) -> str:
-    """The router behind a label: the one that its settings name, else the label itself."""
-    return router_name(_own(request, label)) or label
-
-
-def _check_labels(request: ComparisonRequest) -> None:
-    known = {*ROUTERS, *(request.settings or {})}
-    for label in request.routers:
-        if label not in known and ":" not in label:  # package.module:Class
-            raise ConfigError(
-                f"--routers must be routers or labels of --settings, got {label!r}; "
-                f"{suggestion(label, known)}"
-            )
-
-
-def _check_settings(request: ComparisonRequest) -> None:
-    for label, section in (request.settings or {}).items():
-        if not isinstance(section, dict | None):
-            raise ConfigError(f"--settings {label} must hold sections, got {section!r}")
-        _check_own_tasks(f"--settings {label}.tasks", _own(request, label).get("tasks", {}))
-        if label not in request.routers and _router_of(request, label) not in ROUTERS:
-            raise ConfigError(
-                f"--settings: unknown router {label!r}; {suggestion(label, ROUTERS)}; a label of "
-                f"your own names its router in {label}.model.router.name"
-            )
-
-
-def _check_own_tasks(where: str, section: Any) -> None:
-    """A label may have its own training weights, but not its own evaluation weights."""
-    if not isinstance(section, dict):
-        raise ConfigError(f"{where} must hold sections, got {section!r}")
-    for key, _ in flat(section):
-        if key.endswith(".weight"):
-            raise ConfigError(f"{where}.{key}: weights are common to all routers; use --weights")
-
-
-def _check_typed(typed: Raw, request: ComparisonRequest) -> None:
-    section = router_section(typed)
-    if "name" in section:
-        raise ConfigError(f"--set model.router.name={section['name']}: use --routers")
-    known = {key for label in request.routers for key in _keys(_router_of(request, label))}
-    for key, value in section.items():
-        if key not in known:
-            hint = suggestion(key, known) if known else "leave it out"
-            raise ConfigError(
-                f"--set model.router.{key}={value}: none of {', '.join(request.routers)} has this "
-                f"key; {hint}"
-            )
-
-
-def _keys(router: str) -> set[str]:
-    try:
-        return set(find_router(router).Config.model_fields)
-    except ValueError as error:
-        raise ConfigError(str(error)) from None
-
-
 def _contender(
     request: ComparisonRequest, label: str, weights: tuple[float, ...], schema: Schema
 ) -> Contender:
@@ -238,15 +143,15 @@ def _config(
     request: ComparisonRequest, label: str, weights: Sequence[float], schema: Schema
 ) -> Config:
     """Common file, or what suits the data < the label's < command line < task weights."""
-    router, tasks = _router_of(request, label), tasks_section(weights, schema)
+    router, tasks = request.router_of(label), tasks_section(weights, schema)
     raw, _ = select_router(request.file or {}, router)
-    own = nested("model.router", {**router_section(_own(request, label)), "name": router})
+    own = nested("model.router", {**router_section(request.own(label)), "name": router})
     typed = dict(request.typed or {})
     if shared := router_section(typed):
-        fitting = {key: value for key, value in shared.items() if key in _keys(router)}
+        fitting = {key: value for key, value in shared.items() if key in request.keys_of(label)}
         typed["model"] = {**typed["model"], "router": fitting}
     seed = nested("trainer.seed", request.seeds[0])
-    asked = merge_all([raw, _own(request, label), own, typed, tasks, seed])
+    asked = merge_all([raw, request.own(label), own, typed, tasks, seed])
     everything = request.file is None and request.follows_data
     return parse_config(with_choices(asked, schema, everything=everything)[0])
 

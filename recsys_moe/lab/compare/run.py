@@ -11,7 +11,8 @@ import yaml
 
 from recsys_moe.files import write_json, write_text
 from recsys_moe.lab.compare import tables as compare_tables
-from recsys_moe.lab.compare.plan import ComparisonPlan, ComparisonRequest, make_plan, settle
+from recsys_moe.lab.compare.plan import ComparisonPlan, make_plan, settle
+from recsys_moe.lab.compare.request import ComparisonRequest
 from recsys_moe.lab.compare.results import Results, collect, lab_run
 from recsys_moe.lab.compare.run_files import run_files
 from recsys_moe.lab.jobs.executor import Executor, Job

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic_core import to_jsonable_python
 
-from recsys_moe.artifact.model_folder import MANIFEST
+from recsys_moe.artifact.manifest import MANIFEST
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.files import Kind, check_out, read_object
 from recsys_moe.folders import replacing_folder

@@ -15,7 +15,7 @@ from torch import Tensor
 from recsys_moe.artifact.idle import idle_experts, spared_experts
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.rows import Columns
-from recsys_moe.lab.report.run import Sample
+from recsys_moe.lab.report.sample import Sample
 
 TWINS = 0.95
 """Cosine from which two experts are called nearly identical."""

@@ -30,7 +30,8 @@ from recsys_moe.inference.attribution.features import LeftOut
 from recsys_moe.inference.cold_start.model import with_cold_users
 from recsys_moe.inference.cold_start.whom import ENTITIES
 from recsys_moe.kinds import KINDS
-from recsys_moe.lab.report.run import Progress, choose_rows
+from recsys_moe.lab.report.run import Progress
+from recsys_moe.lab.report.sample import choose_rows
 from recsys_moe.seeds import stream_seed
 
 ROWS, SHUFFLES = 20_000, 5

@@ -18,7 +18,7 @@ from recsys_moe.artifact.calibration import identity
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.kinds import HIGHER_IS_BETTER, Kind, by_task, kind_of, metric_title
 from recsys_moe.kinds.curves import CALIBRATION_BINS, exact_auc
-from recsys_moe.lab.report.run import Sample
+from recsys_moe.lab.report.sample import Sample
 
 ROC_POINTS = 400
 GROUPS = 6

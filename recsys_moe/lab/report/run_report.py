@@ -13,7 +13,7 @@ from typing import Any
 from recsys_moe.artifact.baselines import missed
 from recsys_moe.artifact.epoch_metrics import EPOCH_METRICS
 from recsys_moe.artifact.idle import IDLE_WORDS
-from recsys_moe.artifact.model_folder import MANIFEST, find_artifact
+from recsys_moe.artifact.manifest import MANIFEST, find_artifact
 from recsys_moe.artifact.routing_history import FILE, read_routing
 from recsys_moe.config.overview import overviews
 from recsys_moe.config.settings import Config

@@ -21,7 +21,7 @@ from recsys_moe.artifact.run_folder import record_run
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.lab.compare.columns import columns_of
-from recsys_moe.lab.compare.plan import ComparisonRequest
+from recsys_moe.lab.compare.request import ComparisonRequest
 from recsys_moe.lab.compare.results import TTest, compare_best, is_bold
 from recsys_moe.lab.compare.run import Comparison, compare
 from recsys_moe.lab.jobs.executor import Executor, Job, Outcome

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from recsys_moe.errors import ConfigError, DataError
-from recsys_moe.lab.compare.plan import ComparisonRequest, make_plan, settle
+from recsys_moe.lab.compare.plan import make_plan, settle
+from recsys_moe.lab.compare.request import ComparisonRequest
 from recsys_moe.lab.jobs.plan_file import check_folder
 from recsys_moe.schema import Schema
 from tests.conftest import TINY_MODEL

@@ -16,7 +16,7 @@ from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.data.columns import load_columns
 from recsys_moe.data.rows import Columns
 from recsys_moe.lab.report.experts import BINS, expert_load, likeness, sharpness
-from recsys_moe.lab.report.run import Sample, choose_rows, joined, routed, take_sample
+from recsys_moe.lab.report.sample import Sample, choose_rows, joined, routed, take_sample
 from recsys_moe.model.penalties import trimmed_lasso
 from recsys_moe.routers import Routing
 

@@ -24,7 +24,7 @@ from recsys_moe.lab.report.quality import (
     roc,
     task_quality,
 )
-from recsys_moe.lab.report.run import take_sample
+from recsys_moe.lab.report.sample import take_sample
 from tests.conftest import Command
 from tests.lab.report.conftest import report
 

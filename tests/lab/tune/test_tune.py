@@ -15,8 +15,8 @@ import yaml
 
 from recsys_moe import cli
 from recsys_moe.config.files import read_config_file
-from recsys_moe.lab.compare.plan import ComparisonRequest
 from recsys_moe.lab.compare.plan import make_plan as make_comparison
+from recsys_moe.lab.compare.request import ComparisonRequest
 from recsys_moe.lab.tune.run import tune
 from recsys_moe.machine import cores
 from tests.conftest import TINY_MODEL
