@@ -9,7 +9,7 @@ from typing import Any
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.streaming import labelled
 from recsys_moe.kinds import HIGHER_IS_BETTER, kind_of, metric_title
-from recsys_moe.kinds.base import Figures
+from recsys_moe.kinds.judging import Figures, Judging
 from recsys_moe.schema import Schema, Task
 
 Baselines = dict[str, dict[str, Figures]]
@@ -23,7 +23,7 @@ def baselines(train: Rows, rows: Rows, schema: Schema) -> Baselines:
     def judged(t: int, task: Task) -> dict[str, Figures]:
         kind, labels = kind_of(task), partial(labelled, task=t)
         counts = schema.counts("train", task.name, *kind.needs)
-        return kind.baselines(partial(labels, train), partial(labels, rows), sizes, counts)
+        return kind.baselines(Judging(partial(labels, train), partial(labels, rows), sizes, counts))
 
     return {task.name: judged(t, task) for t, task in enumerate(schema.tasks)}
 

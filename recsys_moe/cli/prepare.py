@@ -12,7 +12,7 @@ import typer
 from recsys_moe.cli.options import Json, Overwrite, opt
 from recsys_moe.errors import ConfigError
 from recsys_moe.kinds import KINDS
-from recsys_moe.kinds.ordinal import LEVEL
+from recsys_moe.kinds.levels import LEVEL
 from recsys_moe.schema import FeatureKind, Schema, Task
 
 TASK_KINDS = " or ".join(KINDS)

@@ -7,20 +7,12 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from recsys_moe.kinds.base import (
-    AFTER_TRAINING,
-    MOST_LEVELS,
-    Constant,
-    Kind,
-    Labelled,
-    Metrics,
-    TaskLike,
-    check_levels,
-    nine_digits,
-)
+from recsys_moe.kinds.base import AFTER_TRAINING, Kind, TaskLike, nine_digits
 from recsys_moe.kinds.binary import Binary
 from recsys_moe.kinds.count import Count
 from recsys_moe.kinds.duration import Duration
+from recsys_moe.kinds.judging import Constant, Labelled, Metrics
+from recsys_moe.kinds.levels import MOST_LEVELS, check_levels
 from recsys_moe.kinds.multiclass import Multiclass
 from recsys_moe.kinds.ordinal import Ordinal
 from recsys_moe.kinds.ranking import Ranking

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from recsys_moe.kinds.base import LabelledRows
+from recsys_moe.kinds.judging import LabelledRows
 
 DAMPING = 5
 """Rows with the mean label that are added to those of every user and item."""

@@ -9,61 +9,21 @@ Axes: B rows of a batch, N rows, U users and I items, both with one more for the
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
+
+from recsys_moe.kinds.judging import Constant, Figures, Judging, Metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 FLOAT32_MAX = 3.4028234663852886e38
-MOST_LEVELS = 32
-"""Different labels of kinds with levels."""
 AFTER_TRAINING = ("ece_calibrated",)
 """Metrics of a map that is fitted on the best epoch: no epoch has them while it is chosen."""
 
 Values = TypeVar("Values", bound=Any)
 """A numpy array or a tensor."""
-Figures = dict[str, float | int | None]
-"""Metrics by name; None where the rows leave one undefined."""
-
-
-class Constant(NamedTuple):
-    """The best constant logit on the training labels."""
-
-    logit: float
-    scale: float
-    """Unit of a logit: 1, or the standard deviation of the labels."""
-    loss: float
-    """Mean loss of `logit`, above 0."""
-
-
-class Labelled(NamedTuple):
-    """Rows with a label of one task."""
-
-    user: Tensor
-    item: Tensor
-    """(N,) int64."""
-    label: Tensor
-    weight: Tensor
-    """(N,) float64; the weight is 1 where rows have none."""
-
-
-LabelledRows = Callable[[], Iterator[Labelled]]
-
-
-class Metrics(Protocol):
-    """Metrics over all labelled rows of a split, fed batch by batch."""
-
-    def update(self, logits_B: Tensor, labels_B: Tensor) -> None:
-        """Add a batch; rows whose label is NaN are left out."""
-
-    def merge(self, other: Any) -> None:
-        """Add the rows of `other`, of the same class."""
-
-    def compute(self) -> Figures:
-        """Every metric of `Kind.metrics`, and `rows`."""
 
 
 class TaskLike(Protocol):
@@ -247,17 +207,8 @@ class Kind(ABC):
         """An accumulator of the metrics, without any rows."""
 
     @abstractmethod
-    def baselines(
-        self,
-        train: LabelledRows,
-        rows: LabelledRows,
-        sizes: tuple[int, int],
-        counts: Mapping[str, float],
-    ) -> dict[str, Figures]:
-        """Metrics on `rows` of what needs no model, by baseline, fitted on `train`.
-
-        `sizes`: users and items, both with the OOV id; `counts`: of the training labels.
-        """
+    def baselines(self, on: Judging) -> dict[str, Figures]:
+        """Metrics of what needs no model, by baseline."""
 
     def undefined(self, counts: Mapping[str, float]) -> tuple[str, ...]:
         """Metrics that labels with these counts leave undefined."""
@@ -270,18 +221,6 @@ class Kind(ABC):
     def advice_behind(self, counts: Mapping[str, float]) -> str:
         """The same from their counts in schema.json, for a model behind its baselines."""
         return ""
-
-
-def check_levels(name: str, kind: Kind) -> None:
-    """Raise TypeError unless task `name` has the levels and shares that its kind asks for."""
-    levels, shares = kind.levels, kind.shares
-    ascend = all(before < after for before, after in pairwise(levels))
-    if kind.has_levels and not (levels and ascend):
-        raise TypeError(f"levels of {name} must be ascending numbers, got {levels}")
-    if kind.reads_text and not 2 <= len(kind.classes) == len(levels):
-        raise TypeError(f"classes of {name} must be 2 or more, one a level, got {kind.classes}")
-    if len(levels) != len(shares) or not all(share > 0 for share in shares):
-        raise TypeError(f"shares of {name} must be one per level, above 0, got {shares}")
 
 
 def deviation(sums: Mapping[str, Any]) -> Any:

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from recsys_moe.kinds.advice import of_positives
-from recsys_moe.kinds.base import Constant, Figures, Kind, LabelledRows, Values
+from recsys_moe.kinds.base import Kind, Values
+from recsys_moe.kinds.judging import Constant, Figures, Judging
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -68,22 +69,16 @@ class Binary(Kind):
     def measure(self) -> BinaryMetrics:
         return BinaryMetrics()
 
-    def baselines(
-        self,
-        train: LabelledRows,
-        rows: LabelledRows,
-        sizes: tuple[int, int],
-        counts: Mapping[str, float],
-    ) -> dict[str, Figures]:
+    def baselines(self, on: Judging) -> dict[str, Figures]:
         """`popularity`, an item's positives in training; `base_rate`, the share of positives."""
         from recsys_moe.kinds.averages import totals
 
-        popularity_I = totals(((row.item, row.label) for row in train()), sizes[1])
+        popularity_I = totals(((row.item, row.label) for row in on.train()), on.sizes[1])
         metrics = BinaryMetrics()
-        for _, item_N, label_N, _ in rows():
+        for _, item_N, label_N, _ in on.rows():
             metrics.update(popularity_I[item_N].float(), label_N.float())
         judged = metrics.compute()
-        bce = _base_rate_bce(counts["positive"], counts["labelled"], judged)
+        bce = _base_rate_bce(on.counts["positive"], on.counts["labelled"], judged)
         return {"popularity": {"auc": judged["auc"]}, "base_rate": {"bce": bce}}
 
     def undefined(self, counts: Mapping[str, float]) -> tuple[str, ...]:

@@ -11,14 +11,8 @@ from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from recsys_moe.kinds.base import (
-    Constant,
-    Figures,
-    Kind,
-    LabelledRows,
-    deviation,
-    nine_digits,
-)
+from recsys_moe.kinds.base import Kind, deviation, nine_digits
+from recsys_moe.kinds.judging import Constant, Figures, Judging
 from recsys_moe.kinds.regression import RegressionMetrics
 
 if TYPE_CHECKING:
@@ -84,21 +78,15 @@ class LogLink(Kind):
             return self.metrics
         return ("d2", "concordance") if counts.get("min") == counts.get("max") else ()
 
-    def baselines(
-        self,
-        train: LabelledRows,
-        rows: LabelledRows,
-        sizes: tuple[int, int],
-        counts: Mapping[str, float],
-    ) -> dict[str, Figures]:
+    def baselines(self, on: Judging) -> dict[str, Figures]:
         """`mean`, and `user_item_mean`, the mean times a damped factor of the item and one of the
         user."""
         from recsys_moe.kinds.averages import user_item_factors
 
-        mean = math.exp(self.constant(counts).logit)
-        user_U, item_I = user_item_factors(train, sizes, mean)
+        mean = math.exp(self.constant(on.counts).logit)
+        user_U, item_I = user_item_factors(on.train, on.sizes, mean)
         constant, product = self.measure(), self.measure()
-        for user_N, item_N, label_N, _ in rows():
+        for user_N, item_N, label_N, _ in on.rows():
             constant.update(label_N.new_full(label_N.shape, math.log(mean)), label_N)
             product.update((mean * user_U[user_N] * item_I[item_N]).log(), label_N)
         shown = [name for name in ("deviance", "concordance", "mse") if name in self.metrics]

@@ -7,8 +7,9 @@ from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from recsys_moe.kinds.base import Constant, Figures, Kind, LabelledRows, Values
-from recsys_moe.kinds.ordinal import LEVEL, level_counts, levels_in
+from recsys_moe.kinds.base import Kind, Values
+from recsys_moe.kinds.judging import Constant, Figures, Judging
+from recsys_moe.kinds.levels import level_counts, levels_in, shares_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -53,12 +54,9 @@ class Multiclass(Kind):
     def levels_of(
         self, splits: Mapping[str, Mapping[str, float]]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """The numbers of the classes, and their shares of training with half a row more each."""
-        train = splits["train"]
-        prefix = "weighted_" if any(key.startswith("weighted_") for key in train) else ""
+        """The numbers of the classes, and their shares of training."""
         levels = tuple(map(float, range(len(self.classes))))
-        rows = [train.get(f"{prefix}{LEVEL}{level!r}", 0) + 0.5 for level in levels]
-        return levels, tuple(float(f"{row / sum(rows):.9g}") for row in rows)
+        return levels, shares_of(levels, splits["train"])
 
     def constant(self, counts: Mapping[str, float]) -> Constant:
         return self.constants(counts)[0]
@@ -90,13 +88,7 @@ class Multiclass(Kind):
     def measure(self) -> MulticlassMetrics:
         return MulticlassMetrics(self)
 
-    def baselines(
-        self,
-        train: LabelledRows,
-        rows: LabelledRows,
-        sizes: tuple[int, int],
-        counts: Mapping[str, float],
-    ) -> dict[str, Figures]:
+    def baselines(self, on: Judging) -> dict[str, Figures]:
         """`frequencies`, the shares of the classes in training; `item_frequencies`, those of the
         item, damped."""
         import torch
@@ -104,13 +96,13 @@ class Multiclass(Kind):
         from recsys_moe.kinds.averages import DAMPING
 
         share_C = torch.tensor(self.shares).double()
-        of_item_IC = (DAMPING * share_C).repeat(sizes[1], 1)
-        for _, item_N, label_N, _ in train():
+        of_item_IC = (DAMPING * share_C).repeat(on.sizes[1], 1)
+        for _, item_N, label_N, _ in on.train():
             of_item_IC.index_put_(
                 (item_N, label_N.long()), torch.ones_like(label_N), accumulate=True
             )
         constant, items = self.measure(), self.measure()
-        for _, item_N, label_N, _ in rows():
+        for _, item_N, label_N, _ in on.rows():
             constant.update(share_C.log().expand(len(label_N), -1), label_N)
             items.update((of_item_IC / of_item_IC.sum(1, keepdim=True))[item_N].log(), label_N)
         found, by_item = constant.compute(), items.compute()

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from recsys_moe.kinds.base import MOST_LEVELS, Constant, Figures, LabelledRows, Values
+from recsys_moe.kinds.base import Values
+from recsys_moe.kinds.judging import Constant, Figures, Judging
+from recsys_moe.kinds.levels import LEVEL, level_counts, levels_in, shares_of
 from recsys_moe.kinds.regression import Regression, RegressionMetrics
 
 if TYPE_CHECKING:
@@ -56,12 +58,10 @@ class Ordinal(Regression):
     def levels_of(
         self, splits: Mapping[str, Mapping[str, float]]
     ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """All levels, ascending, and their shares of training, with half a row more for each."""
+        """All levels, ascending, and their shares of training."""
         found = {float(key[len(LEVEL) :]) for one in splits.values() for key in levels_in(one)}
-        levels, train = sorted(found), splits["train"]
-        prefix = "weighted_" if any(key.startswith("weighted_") for key in train) else ""
-        rows = [train.get(f"{prefix}{LEVEL}{level!r}", 0) + 0.5 for level in levels]
-        return tuple(levels), tuple(float(f"{row / sum(rows):.9g}") for row in rows)
+        levels = tuple(sorted(found))
+        return levels, shares_of(levels, splits["train"])
 
     def constant(self, counts: Mapping[str, float]) -> Constant:
         loss = -sum(share * math.log(share) for share in self.shares)
@@ -122,36 +122,14 @@ class Ordinal(Regression):
     def measure(self) -> OrdinalMetrics:
         return OrdinalMetrics(self)
 
-    def baselines(
-        self,
-        train: LabelledRows,
-        rows: LabelledRows,
-        sizes: tuple[int, int],
-        counts: Mapping[str, float],
-    ) -> dict[str, Figures]:
+    def baselines(self, on: Judging) -> dict[str, Figures]:
         """Those of regression, and `frequencies`, the shares of the levels in training."""
         constant = self.measure()
-        for _, _, label_N, _ in rows():
+        for _, _, label_N, _ in on.rows():
             constant.update(label_N.new_zeros(label_N.shape), label_N)
         judged, names = constant.compute(), ("accuracy", "log_loss")
         frequencies: Figures = {name: judged[name] for name in names}
-        return super().baselines(train, rows, sizes, counts) | {"frequencies": frequencies}
-
-
-LEVEL = "level "
-"""Prefix of counts in schema.json: rows with a label."""
-
-
-def levels_in(counts: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in counts.items() if key.startswith(LEVEL)}
-
-
-def level_counts(labels_N: Any) -> dict[str, Any]:
-    """Statistics: whether a label is the level, for those there are."""
-    import numpy as np
-
-    levels = np.unique(labels_N)[: MOST_LEVELS + 1].tolist()
-    return {f"{LEVEL}{float(level)!r}": labels_N == level for level in levels}
+        return super().baselines(on) | {"frequencies": frequencies}
 
 
 class OrdinalMetrics:

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from recsys_moe.kinds.base import Constant, Figures, LabelledRows
 from recsys_moe.kinds.binary import Binary, BinaryMetrics
+from recsys_moe.kinds.judging import Constant, Figures, Judging
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -55,15 +55,9 @@ class Ranking(Binary):
     def measure(self) -> RankingMetrics:
         return RankingMetrics()
 
-    def baselines(
-        self,
-        train: LabelledRows,
-        rows: LabelledRows,
-        sizes: tuple[int, int],
-        counts: Mapping[str, float],
-    ) -> dict[str, Figures]:
+    def baselines(self, on: Judging) -> dict[str, Figures]:
         """`popularity`, an item's positives in training; `constant`, equal scores."""
-        popularity = super().baselines(train, rows, sizes, counts)["popularity"]
+        popularity = super().baselines(on)["popularity"]
         loss = None if popularity["auc"] is None else math.log(2)
         return {"popularity": popularity, "constant": {"pairwise": loss}}
 

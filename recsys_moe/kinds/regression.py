@@ -7,17 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from recsys_moe.kinds.advice import of_counts, of_numbers
-from recsys_moe.kinds.base import (
-    FLOAT32_MAX,
-    Constant,
-    Figures,
-    Kind,
-    LabelledRows,
-    Metrics,
-    Values,
-    deviation,
-    nine_digits,
-)
+from recsys_moe.kinds.base import FLOAT32_MAX, Kind, Values, deviation, nine_digits
+from recsys_moe.kinds.judging import Constant, Figures, Judging, Metrics
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -65,22 +56,16 @@ class Regression(Kind):
     def measure(self) -> Metrics:
         return RegressionMetrics()
 
-    def baselines(
-        self,
-        train: LabelledRows,
-        rows: LabelledRows,
-        sizes: tuple[int, int],
-        counts: Mapping[str, float],
-    ) -> dict[str, Figures]:
+    def baselines(self, on: Judging) -> dict[str, Figures]:
         """`mean`, and `user_item_mean`, the mean plus what the item and then the user deviate from
         it on damped average (as in Koren, Bell and Volinsky 2009, "Matrix factorization techniques
         for recommender systems", with fixed damping)."""
         from recsys_moe.kinds.averages import user_item_means
 
-        mean = counts["mean"]
-        user_U, item_I = user_item_means(train, sizes, mean)
+        mean = on.counts["mean"]
+        user_U, item_I = user_item_means(on.train, on.sizes, mean)
         constant, sums = RegressionMetrics(), RegressionMetrics()
-        for user_N, item_N, label_N, _ in rows():
+        for user_N, item_N, label_N, _ in on.rows():
             constant.update(label_N.new_full(label_N.shape, mean), label_N)
             sums.update(mean + user_U[user_N] + item_I[item_N], label_N)
         judged = {"mean": constant, "user_item_mean": sums}

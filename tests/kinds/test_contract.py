@@ -16,6 +16,7 @@ from torch import Tensor
 from data_prep.rows import Examples
 from data_prep.write.counts import Counts
 from recsys_moe.kinds import HIGHER_IS_BETTER, KINDS, Kind, Labelled, kind_of
+from recsys_moe.kinds.judging import Judging
 from recsys_moe.model.biases import Biases
 from recsys_moe.model.tasks import mean_loss
 from recsys_moe.schema import Task
@@ -302,7 +303,7 @@ def test_a_baseline_is_not_beaten_by_itself(name: str) -> None:
     rows = rows_of(name, 500)
     kind = kind_for(name, rows.label)
     counts = counts_of(name, rows.label)
-    found = kind.baselines(lambda: iter([rows]), lambda: iter([rows]), (8, 6), counts)
+    found = kind.baselines(Judging(lambda: iter([rows]), lambda: iter([rows]), (8, 6), counts))
     assert found
     for figures in found.values():
         for metric, value in figures.items():
