@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from recsys_moe import raw_ids
 from recsys_moe.cli.options import Events, Json, Model, Overwrite, opt
-from recsys_moe.errors import ConfigError, DataError
+from recsys_moe.cli.recommend_inputs import candidates_of, cold_user, context_of, with_items_of
+from recsys_moe.errors import ConfigError
 
 if TYPE_CHECKING:
     from recsys_moe.inference.cold_start.whom import Resolved
@@ -84,14 +85,14 @@ def recommend(
     from recsys_moe.inference.files.events import observe_file
     from recsys_moe.inference.predictor import Predictor
 
-    predictor = _with_items(Predictor.load(model), items)
+    predictor = with_items_of(Predictor.load(model), items)
     if events is not None:
         observe_file(predictor, events)
     options: dict[str, Any] = {
         "k": k,
-        "context": _context(predictor, context or [], time),
+        "context": context_of(predictor, context or [], time),
         "exclude_seen": exclude_seen,
-        "candidates": _candidates(predictor, candidates),
+        "candidates": candidates_of(predictor, candidates),
         "where": where or [],
         "score": score,
         "retrieve": retrieve,
@@ -100,7 +101,7 @@ def recommend(
         options["overwrite"] = overwrite
         _recommend_file(predictor, (users, output), options, as_json=as_json)
     else:
-        whom = user or _cold_user(history, features or [])
+        whom = user or cold_user(history, features or [])
         _recommend_one(predictor, whom, options, why=why, as_json=as_json)
 
 
@@ -157,77 +158,6 @@ def _check(user: str | None, users: Path | None, output: Path | None, cold: bool
         raise ConfigError(f"--user must not be empty, got {user!r}; pass a user id")
     if (users is None) != (output is None):
         raise ConfigError("--users FILE needs --output FILE; pass both, or --user ID")
-
-
-def _with_items(predictor: Predictor, items: Path | None) -> Predictor:
-    from recsys_moe.inference.cold_start.new_items import read_items, with_items
-
-    if items is None:
-        return predictor
-    extended = with_items(predictor, read_items(items))
-    logger.info(
-        "new items added to the catalogue: %d (with an unknown category: %d); already known: %d",
-        *(extended.new, extended.unknown_category, extended.known),
-    )
-    return extended.predictor
-
-
-def _candidates(predictor: Predictor, candidates: str | None) -> Resolved | None:
-    """Ids from a file or from the option itself; unknown ones are counted on stderr."""
-    from recsys_moe.inference.files.recommend import names_ids_file, read_ids
-
-    if candidates is None:
-        return None
-    if names_ids_file(candidates):
-        ids = list(read_ids(Path(candidates), "item", "--candidates"))
-    else:
-        ids = [part.strip() for part in candidates.split(",") if part.strip()]
-    if not ids:
-        raise ConfigError(f"--candidates must be items or a file of items, got {candidates!r}")
-    resolved = predictor.resolve(ids, entity="item")
-    if unknown := int((resolved.index_N == predictor.items.feature.size).sum()):
-        logger.info("ignored %d of %d candidates: unknown to the model", unknown, len(ids))
-    return resolved
-
-
-def _context(predictor: Predictor, options: list[str], time: str | None) -> dict[str, Any]:
-    """Of all users; unknown categories are named on stderr."""
-    from recsys_moe.inference.cold_start.options import parse_features, unused_lines
-    from recsys_moe.inference.cold_start.whom import Unused
-
-    found: dict[str, Any] = parse_features(options, "--context", "device=tv")
-    if time is not None:
-        if not predictor.context.reads_time:
-            raise ConfigError(
-                f"--time {time} needs a model that reads the time, got one with "
-                "model.time_features=none; omit it, or train with model.time_features=all"
-            )
-        if "time" in found:
-            raise ConfigError(
-                f"the time must be given once, got --time {time} and --context "
-                f"time={found['time']}; omit one"
-            )
-        found["time"] = _seconds(time)
-    unknown = predictor.context.read_rows(found, 1).unknown
-    for line in unused_lines(Unused(unknown.get(0, {}))):
-        logger.info("%s", line)
-    return found
-
-
-def _seconds(time: str) -> float:
-    from recsys_moe.inference.context import seconds_of
-
-    try:
-        return seconds_of(time or "''")
-    except DataError as error:  # which begins with the name
-        raise ConfigError(f"--{error}") from None
-
-
-def _cold_user(history: str | None, features: list[str]) -> ColdUser:
-    from recsys_moe.inference.cold_start.options import parse_features, parse_history
-    from recsys_moe.inference.cold_start.whom import ColdUser
-
-    return ColdUser(parse_features(features), parse_history(history))
 
 
 def _recommend_one(

@@ -1,4 +1,4 @@
-"""What models and baselines are judged by: labelled rows, metrics, the best constant. Axes: N rows."""
+"""What models and baselines are judged by: labelled rows (N), metrics, the best constant."""
 
 from __future__ import annotations
 
