@@ -23,6 +23,7 @@ from torch import Tensor
 from recsys_moe.artifact.model_folder import Artifact, load_artifact
 from recsys_moe.inference.predictor import Predictor, Recommendation
 from recsys_moe.inference.ranking import retrieval
+from recsys_moe.inference.threads import USERS_AT_ONCE
 
 K, LEAST = 100, 0.99
 NOISE, OWN = 0.2, (0.7, 1.0)
@@ -150,8 +151,9 @@ def many(predictor: Predictor, users: int, counts: Sequence[int]) -> dict[str, A
     found = {}
     for count in counts:
         start = time.perf_counter()
-        for _ in predictor.iter_recommend(ids, K, exclude_seen=True, retrieve=count):
-            pass
+        for first in range(0, len(ids), USERS_AT_ONCE):
+            some = ids[first : first + USERS_AT_ONCE]
+            predictor.recommend(some, K, exclude_seen=True, retrieve=count)
         found[str(count)] = {
             "seconds": time.perf_counter() - start,
             "peak_mb": common.resident("VmHWM"),

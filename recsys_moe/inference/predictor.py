@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -172,10 +172,15 @@ class Predictor(IndexScorer, LiveEvents):
             users = [*plain_list(users), ColdUser({} if features is None else features, cold)]
         if events and not isinstance(users, Resolved) and not plain_list(users):
             users = [ColdUser()]
-        options: dict[str, Any] = {"context": context, "events": events, "where": where}
-        options |= {"exclude_seen": exclude_seen, "candidates": candidates}
-        options |= {"score": score, "retrieve": retrieve}
-        return list(self.iter_recommend(users, k, **options))
+        k = whole_number("k", k, 1)
+        formula = formula_of(plain(score), self.tasks)
+        how: dict[str, Any] = {"formula": formula, "exclude_seen": exclude_seen}
+        how["retrieve"] = self._top_items.retrievers.checked(retrieve, k, formula)
+        item_N = self._allowed(candidates, where)
+        whom = self.resolve(users)
+        top_items = self._top_items.with_cold_users(self.cold_users.encoder(whom.parts))
+        asked = self._asked(whom, context, events, items=exclude_seen)
+        return list(top_items.best(asked, item_N, k, **how))
 
     def recommend_frame(self, users: Whom = (), k: int = 10, **options: Any) -> pd.DataFrame:
         """The lists of `recommend`, with its options, as a DataFrame of pandas.
@@ -187,35 +192,6 @@ class Predictor(IndexScorer, LiveEvents):
         lists = self.recommend(whom, k, **options)
         whom += [ColdUser()] * (len(lists) - len(whom))  # of `history` and `features`
         return ranked_frame(self, whom, lists, options.get("score"))
-
-    def iter_recommend(
-        self,
-        users: Whom,
-        k: int = 10,
-        *,
-        context: Context = None,
-        events: RowEvents = None,
-        exclude_seen: bool = False,
-        candidates: Ids | Resolved | None = None,
-        where: Sequence[str] = (),
-        score: str | None = None,
-        retrieve: int | None = None,
-    ) -> Iterator[list[Recommendation]]:
-        """`recommend` of `users`, one list after the other, in bounded memory."""
-        k = whole_number("k", k, 1)
-        formula = formula_of(plain(score), self.tasks)
-        retrieve = self._top_items.retrievers.checked(retrieve, k, formula)
-        if candidates is not None and not isinstance(candidates, Resolved):
-            candidates = Resolved(self.items.index(candidates)[0])
-        named = None if candidates is None else candidates.index_N
-        item_N = allowed_items(self.artifact.items, plain_list(where, "conditions"), named)
-        resolved = self.resolve(users)
-        top_items = self._top_items.with_cold_users(self.cold_users.encoder(resolved.parts))
-        values, _, time_B = self.context.read_rows(context, len(resolved))
-        before = self._past(resolved, events, time_B, items=exclude_seen)
-        asked = of_users(resolved.index_N)._replace(context=values, **before)
-        how: dict[str, Any] = {"formula": formula, "retrieve": retrieve}
-        return top_items.best(asked, item_N, k, exclude_seen=exclude_seen, **how)
 
     @property
     def score_names(self) -> dict[str, tuple[str, ...]]:
@@ -288,6 +264,21 @@ class Predictor(IndexScorer, LiveEvents):
         index_N = self.resolve(users).index_N
         return ((index_N < 0) | self._unseen_users[index_N.clamp(min=0)]).tolist()
 
+    def _allowed(self, candidates: Ids | Resolved | None, where: Sequence[str]) -> Tensor:
+        """Indices of the items to rank, ascending."""
+        if candidates is not None and not isinstance(candidates, Resolved):
+            candidates = Resolved(self.items.index(candidates)[0])
+        named = None if candidates is None else candidates.index_N
+        return allowed_items(self.artifact.items, plain_list(where, "conditions"), named)
+
+    def _asked(
+        self, users: Resolved, context: Context, events: RowEvents, *, items: bool = False
+    ) -> Request:
+        """A request of these users about no item yet; `items`: with the items of their events."""
+        values, _, time_B = self.context.read_rows(context, len(users))
+        before = self._past(users, events, time_B, items=items)
+        return of_users(users.index_N)._replace(context=values, **before)
+
     def _pairs(
         self, users: Whom, items: Whom, context: Context = None, events: RowEvents = None
     ) -> tuple[Request, ColdStartVectors | None]:
@@ -297,6 +288,5 @@ class Predictor(IndexScorer, LiveEvents):
             raise DataError(
                 f"users and items must have the same length, got {len(user)} and {len(item)}"
             )
-        values, _, time_B = self.context.read_rows(context, len(user))
-        request = Request(user.index_N, item.index_N, values, **self._past(user, events, time_B))
-        return request.with_items(item.index_N), self.cold_users.encoder(user.parts, item.parts)
+        request = self._asked(user, context, events).with_items(item.index_N)
+        return request, self.cold_users.encoder(user.parts, item.parts)
