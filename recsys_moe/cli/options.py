@@ -22,6 +22,9 @@ Ranking = Annotated[bool, opt("Also evaluate top-N lists of all items, per user.
 Events = Annotated[
     Path | None, opt("Events since training, as `serve --events` keeps them (JSON Lines).")
 ]
+Retrieve = Annotated[
+    int | None, opt("Two stages: the bilinear term leaves so many items per user.", min=1)
+]
 Overwrite = Annotated[bool, opt("Replace existing output of this command.", "--overwrite")]
 
 ConfigFile = Annotated[

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from recsys_moe import raw_ids
-from recsys_moe.cli.options import Events, Json, Model, Overwrite, opt
+from recsys_moe.cli.options import Events, Json, Model, Overwrite, Retrieve, opt
 from recsys_moe.cli.recommend_inputs import candidates_of, cold_user, context_of, with_items_of
 from recsys_moe.errors import ConfigError
 
@@ -35,9 +35,6 @@ Time = Annotated[
 Where = Annotated[
     list[str] | None,
     opt("Filter items, e.g. 'year>=1990'. Repeatable: all must hold.", metavar="COLUMN OP VALUE"),
-]
-Retrieve = Annotated[
-    int | None, opt("Two stages: the bilinear term leaves so many items per user.", min=1)
 ]
 Output = Annotated[Path | None, opt("With --users: file to write, CSV, Parquet or JSONL.")]
 Count = Annotated[int, opt("Items to return.", min=1)]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from recsys_moe.cli.options import Model, opt
+from recsys_moe.cli.options import Model, Retrieve, opt
 from recsys_moe.errors import ConfigError
 
 logger = logging.getLogger("recsys_moe.serve")
@@ -31,6 +31,10 @@ AllowHost = Annotated[
 KeyFile = Annotated[
     Path | None, opt("File with the API key that requests must send (or RECSYS_MOE_API_KEY).")
 ]
+EventsFile = Annotated[
+    Path | None,
+    opt("File that POST /events appends to, read again at the next start (JSON Lines)."),
+]
 Watch = Annotated[float, opt("Seconds between checks for a new model; 0 disables reloading.")]
 Rows = Annotated[int, _limit("Pairs per /predict request, candidates per /recommend request.")]
 UsersWaiting = Annotated[
@@ -49,10 +53,8 @@ def serve(
     api_key_file: KeyFile = None,
     watch: Watch = 2.0,
     threads: Annotated[int, opt("CPU threads per tensor operation.", min=1, max=1024)] = 1,
-    events: Annotated[
-        Path | None,
-        opt("File that POST /events appends to, read again at the next start (JSON Lines)."),
-    ] = None,
+    retrieve: Retrieve = None,
+    events: EventsFile = None,
     event_tolerance: Annotated[
         float, opt("Seconds that an event may be older than the user's last one.")
     ] = 3600.0,
@@ -97,6 +99,7 @@ def serve(
         threads=threads,
         access_log=access_log,
         hosts=tuple(allow_host or ()),
+        retrieve=retrieve,
         events=events,
         store=EventStore(1, max_users=max_event_users, tolerance=event_tolerance),
     )

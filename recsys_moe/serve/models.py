@@ -11,13 +11,14 @@ import hashlib
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from recsys_moe.artifact.manifest import MANIFEST, check_files, find_artifact
 from recsys_moe.errors import DataError, UserError
 from recsys_moe.inference.attribution.expert_profiles import ExpertProfile, expert_profiles
 from recsys_moe.inference.events.store import EventStore
-from recsys_moe.inference.predictor import Predictor
+from recsys_moe.inference.predictor import ColdUser, Predictor
 from recsys_moe.inference.ranking.item_values import ItemColumn, item_columns
 from recsys_moe.serve.metrics import Metrics
 
@@ -32,6 +33,8 @@ class Loaded:
     version: str
     profiles: list[ExpertProfile]
     columns: list[ItemColumn]
+    retrieve: int | None = None
+    """Items per user that lists by the default score are ranked from; None: all."""
 
 
 class Models:
@@ -43,15 +46,18 @@ class Models:
         metrics: Metrics,
         settle: Callable[[], None] = lambda: None,
         store: EventStore | None = None,
+        *,
+        retrieve: int | None = None,
     ) -> None:
         """`settle` is called after each change; `store`: of observed events, which outlive a
-        model. Raises DataError for a model that is unusable."""
-        self.path, self._store = path, EventStore(1) if store is None else store
+        model; `retrieve`: see `Loaded`. Raises UserError for a model that is unusable."""
+        store = EventStore(1) if store is None else store
+        self.path, self._load = path, partial(load, path, store, retrieve)
         self._settle = settle
         self._metrics = metrics
         self._replacing = asyncio.Lock()
         self._refused = ""
-        self._use(load(path, self._store))
+        self._use(self._load())
 
     def _use(self, loaded: Loaded) -> None:
         self.current = loaded
@@ -70,7 +76,7 @@ class Models:
                     await asyncio.to_thread(check_files, find_artifact(self.path))
                     return False
                 self._refused = version  # until it is in use
-                self._use(await asyncio.to_thread(load, self.path, self._store))
+                self._use(await asyncio.to_thread(self._load))
             except UserError as error:
                 self._metrics.reloaded("refused")
                 logger.error("new model refused, the old one stays in use: %s", error)
@@ -96,16 +102,19 @@ class Models:
             logger.exception("the new model cannot be loaded; the old one stays in use")
 
 
-def load(path: Path, store: EventStore | None = None) -> Loaded:
-    """Load, check and warm up. Raises DataError if the model cannot be used."""
+def load(path: Path, store: EventStore | None = None, retrieve: int | None = None) -> Loaded:
+    """Load, check and warm up. Raises DataError if the model cannot be used, ConfigError if it
+    cannot `retrieve`."""
     version = fingerprint(path)
     predictor = Predictor.load(path, store)
     _try_out(predictor, path)
     predictor.warm_up()
+    if retrieve is not None:
+        predictor.recommend([ColdUser()], 1, retrieve=retrieve)  # builds its index
     if fingerprint(path) != version:
         raise DataError(f"{path} changed while it was being read; reload it")
     columns = item_columns(predictor.artifact.items)
-    return Loaded(predictor, version, expert_profiles(predictor), columns)
+    return Loaded(predictor, version, expert_profiles(predictor), columns, retrieve)
 
 
 def fingerprint(path: Path) -> str:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from recsys_moe.inference.events.store import Observed
 from recsys_moe.inference.predictor import Attribution, Predictor, Recommendation, Scores
+from recsys_moe.inference.ranking.formula import formula_of
 from recsys_moe.inference.ranking.item_values import item_values
 from recsys_moe.model.expert_shares import ExpertShare
 from recsys_moe.serve.metrics import Metrics
@@ -98,6 +99,7 @@ class Scoring:
             candidates=request.candidates,
             where=request.where,
             score=request.score,
+            retrieve=_retrieve(loaded, request),
         )
         unseen = loaded.predictor.are_unseen_users(users)
         unused = with_contexts(unused_by_row(users), context)
@@ -222,6 +224,15 @@ class Scoring:
             )
             start += size
         return replies
+
+
+def _retrieve(loaded: Loaded, request: RecommendRequest) -> int | None:
+    """Items per user to score; all for longer lists, and by another score, which has no index."""
+    if loaded.retrieve is None or request.k > loaded.retrieve:
+        return None
+    tasks = loaded.predictor.tasks
+    is_default = formula_of(request.score, tasks) == formula_of(None, tasks)
+    return loaded.retrieve if is_default else None
 
 
 def _plain(columns: dict[str, Tensor]) -> dict[str, list[float]]:

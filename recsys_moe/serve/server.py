@@ -54,6 +54,8 @@ class Settings:
     """File of observed events, replayed at the start; None: they are lost at the end."""
     store: EventStore = field(default_factory=lambda: EventStore(1))
     """Of observed events; a model that reads longer timelines lengthens it."""
+    retrieve: int | None = None
+    """Items per user that /recommend scores, see `models.load`; None: all."""
 
     def __post_init__(self) -> None:
         checked_names(self.hosts)
@@ -88,7 +90,7 @@ def serve(model: Path, settings: Settings) -> None:
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     with _threads(settings.threads), _listener(settings.host, settings.port) as listener:
         metrics = Metrics()
-        models = Models(model, metrics, _settle, settings.store)
+        models = Models(model, metrics, _settle, settings.store, retrieve=settings.retrieve)
         journal = _journal(models, settings)
         hosts = allowed_hosts(listener.getsockname()[0], checked_names(settings.hosts))
         service = Service(models, metrics, settings.limits, key=settings.key, hosts=hosts)

@@ -35,9 +35,15 @@ KEY = "a-key-for-tests"
 class Caller:
     """Sends requests to one service; each call has an event loop of its own."""
 
-    def __init__(self, folder: Path, limits: Limits | None = None, key: str | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limits: Limits | None = None,
+        key: str | None = None,
+        retrieve: int | None = None,
+    ) -> None:
         metrics = Metrics()
-        self.models = Models(folder, metrics)
+        self.models = Models(folder, metrics, retrieve=retrieve)
         self.service = Service(self.models, metrics, limits or Limits(), key=key)
         self.app = build_app(self.service)
 

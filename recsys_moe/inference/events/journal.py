@@ -18,6 +18,7 @@ from recsys_moe.files import sync_folder
 from recsys_moe.inference.events.observed import Event, read_event
 
 logger = logging.getLogger("recsys_moe")
+CORRECT = "correct or remove the line"
 LONGEST_LINE = 16_384
 """Bytes: four times what an event with the longest ids takes."""
 
@@ -63,7 +64,9 @@ class Journal:
                 os.ftruncate(self._file, self._end)
                 return
             if check is not None:
-                check_line(event, check, self.path, number)
+                # An event that was accepted under a larger tolerance may still be in the future.
+                remedy = f"{CORRECT}, or raise --event-tolerance"
+                check_line(event, check, (self.path, number), remedy)
             self._end += len(line)
             yield event
             if not line.endswith(b"\n"):
@@ -102,21 +105,21 @@ def lines_of(path: Path) -> Iterator[tuple[bytes, Event | None]]:
                 event = _read(line)
             except DataError as error:
                 if line.endswith(b"\n") or b"\n" in stream.read():
-                    raise DataError(
-                        f"{path}, line {number}: {error}; correct or remove the line"
-                    ) from None
+                    raise DataError(f"{path}, line {number}: {error}; {CORRECT}") from None
                 event = None
             yield line, event
             if event is None:
                 return
 
 
-def check_line(event: Event, check: Callable[[Event], None], path: Path, number: int) -> None:
-    """Raise the DataError of `check` with the line that it is about."""
+def check_line(
+    event: Event, check: Callable[[Event], None], place: tuple[Path, int], remedy: str = CORRECT
+) -> None:
+    """Raise the DataError of `check` with the file and the line that it is about."""
     try:
         check(event)
     except DataError as error:
-        raise DataError(f"{path}, line {number}: {error}; correct or remove the line") from None
+        raise DataError(f"{place[0]}, line {place[1]}: {error}; {remedy}") from None
 
 
 def _line(event: Event) -> bytes:

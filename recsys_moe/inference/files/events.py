@@ -40,5 +40,5 @@ def _checked(path: Path, *checks: Callable[[Event], None]) -> Iterator[Event]:
             logger.warning("%s: line %d is incomplete and was ignored", path, number)
             return
         for check in checks:
-            check_line(event, check, path, number)
+            check_line(event, check, (path, number))
         yield event

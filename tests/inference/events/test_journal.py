@@ -97,6 +97,23 @@ def test_any_other_line_that_is_no_event_is_refused_with_its_number(
         assert broken.read_bytes() == content
 
 
+def test_an_event_of_the_future_under_a_lower_tolerance_is_refused_with_its_remedies(
+    file: Path,
+) -> None:
+    journal = Journal(file)
+    list(journal.replay())
+    lenient = EventStore(5, tolerance=3600.0, clock=lambda: 1000.0)
+    lenient.sink = journal
+    assert lenient.append([Event("1", 3000.0, user="1")]).stored == 1
+    journal.close()
+    strict, journal = EventStore(5, tolerance=60.0, clock=lambda: 1100.0), Journal(file)
+    said = r"line 4: time must be at most 60 s after the present, got 3000; correct or remove the "
+    with pytest.raises(DataError, match=f"{said}line, or raise --event-tolerance$"):
+        strict.replay(journal.replay(strict.check))
+    journal.close()
+    lenient.replay(read(file))  # with the tolerance of before it starts again
+
+
 def test_a_store_replays_what_it_held_whatever_the_tolerance_is_now(file: Path) -> None:
     late = [Event("1", 1000.0, user="1"), Event("2", 10.0, user="1")]
     journal = Journal(file)
