@@ -63,38 +63,17 @@ def export(
     DataError for a model that cannot be read, RunError where a graph differs from the model.
     """
     _check_formats(formats)
-    if step and (not formats or "aoti" in formats):
-        got = ",".join(formats) or "none"
-        raise ConfigError(f"--step needs --format pt2, onnx or both, got {got}; change --format")
+    if step:
+        _check_step_formats(formats)
     source, out = find_artifact(path), Path(out)
     check_out(out, MODEL, overwrite, {"RUN|MODEL": source})
     artifact = load_artifact(source)
     if formats:
         _check_router(artifact)
-    if step and artifact.config.model.chosen_times:
-        raise ConfigError(
-            "--step needs a model without time features, got model.time_features="
-            f"{','.join(artifact.config.model.chosen_times)}; omit --step, or train without"
-        )
-    if step and artifact.config.model.sequence == "none":
-        raise ConfigError(
-            "--step needs a model that reads events, got model.sequence=none; omit --step, or "
-            "train with model.sequence=lru"
-        )
+    if step:
+        _check_step(artifact)
     with replacing_folder(out) as folder:
-        card = {**artifact.card, **_evaluations(path)}
-        save_artifact(
-            folder,
-            artifact.model.state_dict(),
-            artifact.config,
-            source,
-            seen=artifact.seen,
-            card=card,
-            calibrations=artifact.calibration,
-            encoders=artifact.encoders,
-            history=artifact.history,
-            events=artifact.events,
-        )
+        _copy(artifact, source, folder, _evaluations(path))
         report = _describe(artifact, sum(p.stat().st_size for p in folder.iterdir()))
         write = write_step_graphs if step else write_graphs
         report["formats"] = dict(write(artifact, folder, formats, progress))
@@ -102,6 +81,23 @@ def export(
             report |= described(artifact, report.pop("inputs"))
         write_json(folder / REPORT, report)
     return report
+
+
+def _copy(artifact: Artifact, source: Path, folder: Path, evaluations: dict[str, Any]) -> None:
+    past = {} if artifact.past is None else artifact.past._asdict()
+    save_artifact(
+        folder,
+        artifact.model.state_dict(),
+        artifact.config,
+        source,
+        seen=artifact.seen,
+        card={**artifact.card, **evaluations},
+        calibrations=artifact.calibration,
+        encoders=artifact.encoders,
+        history=artifact.history,
+        events=artifact.events,
+        items={name: one for name, one in past.items() if one is not None},
+    )
 
 
 def _check_formats(formats: Sequence[str]) -> None:
@@ -123,6 +119,26 @@ def _check_formats(formats: Sequence[str]) -> None:
         raise ConfigError(
             f"--format aoti needs a C++ compiler, and {compiler} is not on PATH; "
             "install g++, or omit aoti"
+        )
+
+
+def _check_step_formats(formats: Sequence[str]) -> None:
+    if not formats or "aoti" in formats:
+        got = ",".join(formats) or "none"
+        raise ConfigError(f"--step needs --format pt2, onnx or both, got {got}; change --format")
+
+
+def _check_step(artifact: Artifact) -> None:
+    """A step says what an event does to a user's state."""
+    if times := artifact.config.model.chosen_times:
+        raise ConfigError(
+            "--step needs a model without time features, got model.time_features="
+            f"{','.join(times)}; omit --step, or train without"
+        )
+    if artifact.config.model.sequence == "none":
+        raise ConfigError(
+            "--step needs a model that reads events, got model.sequence=none; omit --step, or "
+            "train with model.sequence=lru"
         )
 
 

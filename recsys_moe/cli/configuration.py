@@ -76,9 +76,8 @@ def resolve_with_choices(
     if name := router or router_name(typed):
         raw, dropped = select_router(raw, name)
         if dropped:
-            logger.info(
-                "router %s ignores these settings of %s: %s", name, file, ", ".join(dropped)
-            )
+            ignored = ", ".join(dropped)
+            logger.info("router %s ignores these settings of %s: %s", name, file, ignored)
     asked = merge(raw, typed)
     chosen: list[Choice] = []
     if init_from is None:

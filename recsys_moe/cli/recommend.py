@@ -165,7 +165,6 @@ def _recommend_one(
     why: bool,
     as_json: bool,
 ) -> None:
-    from recsys_moe.inference.cold_start.options import unused_lines
     from recsys_moe.inference.files.recommend import as_object
 
     resolved = predictor.resolve([user])
@@ -180,16 +179,25 @@ def _recommend_one(
             entry["why"] = {task: [r.as_object() for r in one] for task, one in of_tasks.items()}
         print(json.dumps(answer))
         return
+    _tell_unused(predictor, user, resolved, unseen=unseen)
+    if not ranked:
+        logger.warning("no items to recommend: no item passes the filters")
+    tasks = [task.name for task in predictor.tasks]
+    print(table(ranked, list(ranked[0].scores) if ranked else tasks, attributions))
+
+
+def _tell_unused(
+    predictor: Predictor, user: str | ColdUser, resolved: Resolved, *, unseen: bool
+) -> None:
+    """On stderr, what the model could not use."""
+    from recsys_moe.inference.cold_start.options import unused_lines
+
     for unused in resolved.unused:
         for line in unused_lines(unused):
             logger.info("%s", line)
     named = {0: str(raw_ids.of_text(user))} if isinstance(user, str) else {}
     if unseen and named and not predictor.observed(named):
         logger.info("unknown user %s: non-personalised recommendations", user)
-    if not ranked:
-        logger.warning("no items to recommend: no item passes the filters")
-    tasks = [task.name for task in predictor.tasks]
-    print(table(ranked, list(ranked[0].scores) if ranked else tasks, attributions))
 
 
 def _attributions(

@@ -135,23 +135,28 @@ def shuffled(
             continue
         part = slice(*part_bounds(0, stop - first, *share))
         batch = columns.take(order[first:stop][part], shared=True)
-        for index_B, one, hidden_B in zip(batch[:2], hiding[1:3], drawn[:2], strict=True):
-            if hidden_B is None:
-                continue
-            if hiding.ids_only:
-                keeps_B = (torch.arange(len(hidden_B)) % 2 == 0) & hidden_B
-                index_B.copy_(torch.where(keeps_B[part], ~index_B, index_B))
-                hidden_B &= ~keeps_B
-            index_B.masked_fill_(hidden_B[part], one)
-        for index_B, one, alone_B in zip(batch[:2], hiding[1:3], drawn[2:], strict=True):
-            if alone_B is not None:
-                shown_B = alone_B[part] & (index_B >= 0) & (index_B != one)
-                index_B.copy_(torch.where(shown_B, ~index_B, index_B))
+        _hide_ids(batch, hiding, drawn, part)
         if batch.context is not None and lost_BC is not None:
             batch.context[lost_BC[part]] = torch.nan
         if batch.moment is not None and timeless_B is not None:
             batch.moment.hide(timeless_B[part])
         yield batch
+
+
+def _hide_ids(batch: Batch, hiding: Hiding, drawn: Sequence[Tensor | None], part: slice) -> None:
+    """`drawn`: rows whose user is hidden, whose item is, then those that keep features alone."""
+    for index_B, one, hidden_B in zip(batch[:2], hiding[1:3], drawn[:2], strict=True):
+        if hidden_B is None:
+            continue
+        if hiding.ids_only:
+            keeps_B = (torch.arange(len(hidden_B)) % 2 == 0) & hidden_B
+            index_B.copy_(torch.where(keeps_B[part], ~index_B, index_B))
+            hidden_B &= ~keeps_B
+        index_B.masked_fill_(hidden_B[part], one)
+    for index_B, one, alone_B in zip(batch[:2], hiding[1:3], drawn[2:], strict=True):
+        if alone_B is not None:
+            shown_B = alone_B[part] & (index_B >= 0) & (index_B != one)
+            index_B.copy_(torch.where(shown_B, ~index_B, index_B))
 
 
 def _order(columns: Columns, generator: torch.Generator) -> Tensor:

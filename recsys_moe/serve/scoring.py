@@ -124,33 +124,35 @@ class Scoring:
         events = events_of(request.events, request.rows) if request.events else None
         asked: dict[str, Any] = {"context": context, "events": events}
         scores = predictor.score(users, items, calibrate=False, **asked)
-        unseen_user, unseen_item = self._unseen(scores)
         tasks = _plain(scores.tasks)
         experts = predictor.explain(users, items, **asked)
         attributions: list[dict[str, list[Attribution]]] = [{}] * request.rows
         if request.attributions:
             most = request.attributions
             attributions = predictor.attributions(users, items, most, **asked)
+
+        def explained(row: int) -> dict[str, TaskExplanation]:
+            return {
+                task: TaskExplanation(
+                    score=tasks[task][row],
+                    experts=_shares(shares),
+                    attributions=_attributions(attributions[row].get(task, [])),
+                )
+                for task, shares in experts[row].items()
+                if task in tasks
+            }
+
         pairs = [
             Explanation(
                 user=shown(user),
                 item=shown(item),
-                unseen_user=unseen_user[row],
-                unseen_item=unseen_item[row],
-                tasks={
-                    task: TaskExplanation(
-                        score=tasks[task][row],
-                        experts=_shares(shares),
-                        attributions=[
-                            AttributionReply(**one.as_object())
-                            for one in attributions[row].get(task, [])
-                        ],
-                    )
-                    for task, shares in experts[row].items()
-                    if task in tasks
-                },
+                unseen_user=unseen_user,
+                unseen_item=unseen_item,
+                tasks=explained(row),
             )
-            for row, (user, item) in enumerate(zip(request.users, request.items, strict=True))
+            for row, (user, item, unseen_user, unseen_item) in enumerate(
+                zip(request.users, request.items, *self._unseen(scores), strict=True)
+            )
         ]
         return ExplainReply(model=loaded.version, pairs=pairs)
 
@@ -262,6 +264,10 @@ def _ranked(
     return [
         RankedItem(**vars(entry), columns=row) for entry, row in zip(entries, rows, strict=True)
     ]
+
+
+def _attributions(found: Sequence[Attribution]) -> list[AttributionReply]:
+    return [AttributionReply(**one.as_object()) for one in found]
 
 
 def _shares(experts: list[ExpertShare]) -> list[Share]:

@@ -25,6 +25,7 @@ from recsys_moe.config.diff import CONFIG_FILE
 from recsys_moe.config.files import merge, read_config_file
 from recsys_moe.config.renamed import with_new_names
 from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.data.rows import Batch
 from recsys_moe.errors import Interrupted, RunError
 from recsys_moe.schema import Schema
 from recsys_moe.train import workarounds
@@ -208,19 +209,23 @@ def dry_run(
         module.load_state_dict(saved.state["state_dict"])
         _check_steps(opened, config)
     batches = datamodule.train_batches(0 if saved is None else saved.finished)
-    batch = next(iter(batches))
-    begun = time.perf_counter()
-    loss, penalties = module.batch_losses(batch)
-    (loss + penalties).backward()
-    seconds = time.perf_counter() - begun
+    loss, seconds = _first_step(module, next(iter(batches)))
     say(chosen)
     return {
         "parameters": sum(p.numel() for p in module.parameters()),
         "rows": len(datamodule.rows("train")),
         "steps_per_epoch": len(batches),
-        "loss_of_first_batch": loss.item(),
+        "loss_of_first_batch": loss,
         "seconds_of_first_step": round(seconds, 3),
     }
+
+
+def _first_step(module: RecModule, batch: Batch) -> tuple[float, float]:
+    """Its loss without penalties, and its seconds."""
+    begun = time.perf_counter()
+    loss, penalties = module.batch_losses(batch)
+    (loss + penalties).backward()
+    return loss.item(), time.perf_counter() - begun
 
 
 def _with(config: Config, **trainer: Any) -> Config:

@@ -25,6 +25,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.model.encoders.mixers import MIXERS
 from recsys_moe.model.request import Events, of_items
+from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
 from tests.context import CONTEXT
 
@@ -149,6 +150,22 @@ def test_an_exported_folder_says_what_its_inputs_are_and_scores_as_the_predictor
     found = FORMATS["onnx"].load(out / "model.onnx")(*pair, item, value, time, torch.tensor([3]))
     for place, task in enumerate(expected):
         assert found[0][0, place] == pytest.approx(float(expected[task]), abs=1e-5)
+
+
+def test_a_copy_of_a_model_with_time_features_scores_as_the_model(
+    timed: Path, tmp_path: Path
+) -> None:
+    model = {**TINY_MODEL, "time_features": "all"}
+    trainer = {"max_epochs": 1, "batch_size": 64}
+    fit(parse_config({"model": model, "trainer": trainer}), timed, tmp_path / "run")
+    export(tmp_path / "run", tmp_path / "copy")
+    one, other = (Predictor.load(tmp_path / name) for name in ("run", "copy"))
+    assert one.artifact.past is not None
+    users, items = (ids.ids[:5].to_pylist() for ids in (one.users, one.items))
+    context = {"time": LATER}
+    expected, found = (p.score(users, items, context=context).tasks for p in (one, other))
+    for task in expected:
+        assert torch.equal(found[task], expected[task])
 
 
 @pytest.mark.slow

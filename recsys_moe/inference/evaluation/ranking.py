@@ -81,7 +81,7 @@ def evaluate_ranking(
     retrieved = _retrieved(predictor, wanted.task, retrieve, k)
     rows = _rows(predictor, folder, schema, split, wanted=wanted, past=past)
     logits, popularity = _rankers(predictor, rows, wanted)
-    asked, score_NL = rows.labelled, _asked_logits(predictor, rows)
+    score_NL = _asked_logits(predictor, rows)
     top_UK = top_lists(logits, rows, k, progress, retrieved)
     found = described(top_UK, score_NL[:, predictor.columns[wanted.task]], rows)
     if past.tie_rule == "shuffle":
@@ -89,9 +89,6 @@ def evaluate_ranking(
         again = _rows(predictor, folder, schema, split, wanted=wanted, past=by_log)
         again_UK = top_lists(_rankers(predictor, again, wanted)[0], again, k, retrieved=retrieved)
         found["by_log"] = means(list_figures(again_UK, again))
-    popular_UK = top_lists(popularity, rows, k)
-    popular: dict[str, Any] = means(figures(popular_UK, rows.popularity(asked.item), rows))
-    popular |= {"coverage": coverage(popular_UK, rows), "ahead": ahead(top_UK, popular_UK, rows)}
     return {
         "task": schema.tasks[wanted.task].name,
         "at_least": relevant,
@@ -102,8 +99,16 @@ def evaluate_ranking(
         **({} if retrieve is None else {"retrieve": retrieve}),
         **rows.counts,
         **found,
-        "baselines": {"popularity": popular},
+        "baselines": {"popularity": _popular(popularity, rows, top_UK)},
     }
+
+
+def _popular(popularity: Logits, rows: RankingRows, top_UK: Tensor) -> dict[str, Any]:
+    """Figures of lists by popularity, and how often those of the model are ahead."""
+    popular_UK = top_lists(popularity, rows, top_UK.shape[1])
+    judged: dict[str, Any] = means(figures(popular_UK, rows.popularity(rows.labelled.item), rows))
+    judged |= {"coverage": coverage(popular_UK, rows), "ahead": ahead(top_UK, popular_UK, rows)}
+    return judged
 
 
 def _asked_logits(predictor: Predictor, rows: RankingRows) -> Tensor:
