@@ -255,12 +255,8 @@ class Predictor(IndexScorer, LiveEvents):
         seen = self.seen(int(self.users.index([user])[0]))
         return seen[self.popularity[seen].sort(descending=True, stable=True).indices]
 
-    def is_unseen_user(self, user: str | int | ColdUser) -> bool:
-        """Is the user unknown? Unknown users are scored with the OOV embedding."""
-        return self.are_unseen_users([user])[0]
-
     def are_unseen_users(self, users: Whom) -> list[bool]:
-        """The same for several users."""
+        """Which are unknown? Unknown users are scored with the OOV embedding."""
         index_N = self.resolve(users).index_N
         return ((index_N < 0) | self._unseen_users[index_N.clamp(min=0)]).tolist()
 

@@ -63,8 +63,10 @@ class MoENetwork(Recommender):
         )
         return logits_BT if self.bilinear is None else logits_BT + self.bilinear(x_BD)
 
-    def product(self, user_BD: Tensor, item_ND: Tensor, task: int) -> tuple[Tensor, Tensor] | None:
-        return None if self.bilinear is None else self.bilinear.factors(user_BD, item_ND, task)
+    def product(
+        self, user_BD: Tensor, item_ND: Tensor, column: int
+    ) -> tuple[Tensor, Tensor] | None:
+        return None if self.bilinear is None else self.bilinear.factors(user_BD, item_ND, column)
 
     @torch.no_grad()
     def start_product(self, column: int) -> None:

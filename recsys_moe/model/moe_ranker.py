@@ -64,8 +64,8 @@ class MoERanker(Ranker):
         return self._of_pairs.logits(request) if self._of_pairs.fits else super().logits(request)
 
     @torch.inference_mode()
-    def pairs(self, users: Request, place_B: Tensor, item_B: Tensor, task: int) -> Tensor:
-        number, output = self.model.shape.places[task]
+    def pairs(self, users: Request, place_B: Tensor, item_B: Tensor, column: int) -> Tensor:
+        number, output = self.model.shape.places[column]
         routers, tower = self.model.routers, self.model.towers[number]
         router = partial(route_task, routers, number)
         known = self._encoded(users)
@@ -82,20 +82,20 @@ class MoERanker(Ranker):
             logits_B[rows] = tower(mixed_BH)[:, output]
             if self.model.bilinear is not None:
                 logits_B[rows] += self.model.bilinear.of_task(
-                    self._inputs(known.vector_UD, place, item), task
+                    self._inputs(known.vector_UD, place, item), column
                 )
-            logits_B[rows] += self._trend(users, known.vector_UD, place, item, task)
+            logits_B[rows] += self._trend(users, known.vector_UD, place, item, column)
         if self.model.biases is None:
             return logits_B
-        return self.model.biases.of_task(logits_B, known.index_U[place_B], item_B, task)
+        return self.model.biases.of_task(logits_B, known.index_U[place_B], item_B, column)
 
     def warm_up(self) -> None:
         """Compute the item halves that up to 17 evenly spaced users need."""
         unseen = self.model.user_embedding.num_embeddings - 1
         # float64: the float32 next to 2**24 + 3 is one more.
         user_U = torch.linspace(0, unseen, min(17, unseen + 1), dtype=torch.float64).long()
-        for task in range(len(self.model.shape.places)):
-            self.grid(of_users(user_U), torch.arange(self.model.num_items), task)
+        for column in range(len(self.model.shape.places)):
+            self.grid(of_users(user_U), torch.arange(self.model.num_items), column)
 
     def _routed_among_all(
         self, users: _Users, place_B: Tensor, item_B: Tensor, router: Route

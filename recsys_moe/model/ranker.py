@@ -53,28 +53,28 @@ class Ranker:
         return result
 
     @torch.inference_mode()
-    def grid(self, users: Request, item_N: Tensor, task: int) -> Tensor:
-        """Logits (U, N) of every user for every item index; `task`: the column of the logits."""
+    def grid(self, users: Request, item_N: Tensor, column: int) -> Tensor:
+        """Logits (U, N) of every user for every item index; `column`: of the logits."""
         logits_UN = torch.empty(users.rows, len(item_N))
         at_once = max(1, ROWS_PER_CHUNK // max(1, len(item_N)))
         for start in range(0, users.rows, at_once):
             part = users.take(slice(start, start + at_once))
             place_B = torch.arange(part.rows).repeat_interleave(len(item_N))
-            logits_B = self.pairs(part, place_B, item_N.repeat(part.rows), task)
+            logits_B = self.pairs(part, place_B, item_N.repeat(part.rows), column)
             logits_UN[start : start + at_once] = logits_B.view(part.rows, -1)
         return logits_UN
 
     @torch.inference_mode()
-    def pairs(self, users: Request, place_B: Tensor, item_B: Tensor, task: int) -> Tensor:
+    def pairs(self, users: Request, place_B: Tensor, item_B: Tensor, column: int) -> Tensor:
         """Logits (B,) of the pairs (users[place_B], item_B); `place_B` must not decrease."""
         if self.draws.rows_are_independent:
-            return self._logits(users, place_B, item_B, ROWS_PER_CHUNK)[:, task]
+            return self._logits(users, place_B, item_B, ROWS_PER_CHUNK)[:, column]
         every_N, parts = torch.arange(self.model.num_items), [torch.empty(0)]
         for place in range(users.rows):
             with self.draws.seeded():
                 place_N = torch.full_like(every_N, place)
                 logits_NT = self._logits(users, place_N, every_N, self.whole_rows)
-            parts.append(logits_NT[item_B[place_B == place], task])
+            parts.append(logits_NT[item_B[place_B == place], column])
         return torch.cat(parts)
 
     def _logits(self, users: Request, place_B: Tensor, item_B: Tensor, rows: int) -> Tensor:
@@ -92,14 +92,14 @@ class Ranker:
         return torch.cat(parts)
 
     def _trend(
-        self, users: Request, user_UD: Tensor, place_B: Tensor, item_B: Tensor, task: int
+        self, users: Request, user_UD: Tensor, place_B: Tensor, item_B: Tensor, column: int
     ) -> Tensor | float:
         """What age and popularity of items add to the logits (B,) of a column."""
         trend, moment = self.model.trend, users.moment
         if trend is None or moment is None:
             return 0.0
         moment = moment.each(lambda one: one[place_B]).about(item_B)
-        added_B: Tensor = trend(user_UD[place_B], moment)[:, task]
+        added_B: Tensor = trend(user_UD[place_B], moment)[:, column]
         return added_B
 
     @torch.inference_mode()

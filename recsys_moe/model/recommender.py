@@ -224,9 +224,11 @@ class Recommender(nn.Module, ABC):
         """Forward passes of a training step, 1 or 2; their disagreement is a part of the loss."""
         return max((router.passes for router in self.routers), default=1)
 
-    def product(self, user_BD: Tensor, item_ND: Tensor, task: int) -> tuple[Tensor, Tensor] | None:
-        """Factors (B, R) and (N, R) of the part of a task's logits that is a product of vectors of
-        users and items, less what is of the user alone; None for a model without. For the loss of
+    def product(
+        self, user_BD: Tensor, item_ND: Tensor, column: int
+    ) -> tuple[Tensor, Tensor] | None:
+        """Factors (B, R) and (N, R) of the part of a column of the logits that is a product of
+        vectors of users and items, less what is of the user alone; None for a model without. For the loss of
         the next item."""
         return None
 

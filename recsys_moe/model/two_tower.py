@@ -44,8 +44,8 @@ class TwoTower(Recommender):
         users_BTR, items_BTR = self.users_of_tasks(user_BD), self.items_of_tasks(item_BD)
         return Output((users_BTR * items_BTR).sum(-1))
 
-    def product(self, user_BD: Tensor, item_ND: Tensor, task: int) -> tuple[Tensor, Tensor]:
-        return self.users_of_tasks(user_BD)[:, task], self.items_of_tasks(item_ND)[:, task]
+    def product(self, user_BD: Tensor, item_ND: Tensor, column: int) -> tuple[Tensor, Tensor]:
+        return self.users_of_tasks(user_BD)[:, column], self.items_of_tasks(item_ND)[:, column]
 
     def users_of_tasks(self, user_BD: Tensor) -> Tensor:
         """(B, D) -> (B, T, R)"""
@@ -70,18 +70,18 @@ class TwoTowerRanker(Ranker):
         self._growing = threading.Lock()
 
     @torch.inference_mode()
-    def grid(self, users: Request, item_N: Tensor, task: int) -> Tensor:
+    def grid(self, users: Request, item_N: Tensor, column: int) -> Tensor:
         model, known = self.model, self.model.known(users)
         user_UD = model.encode_users(users)
-        user_UR = model.users_of_tasks(user_UD)[:, task]
-        logits_UN = user_UR @ self._items()[item_N, task].t()
+        user_UR = model.users_of_tasks(user_UD)[:, column]
+        logits_UN = user_UR @ self._items()[item_N, column].t()
         if model.trend is not None:
             place_B = torch.arange(users.rows).repeat_interleave(len(item_N))
-            added = self._trend(users, user_UD, place_B, item_N.repeat(users.rows), task)
+            added = self._trend(users, user_UD, place_B, item_N.repeat(users.rows), column)
             logits_UN += added if isinstance(added, float) else added.view_as(logits_UN)
         if model.biases is None:
             return logits_UN
-        return model.biases.of_task(logits_UN, known.user[:, None], item_N, task)
+        return model.biases.of_task(logits_UN, known.user[:, None], item_N, column)
 
     def warm_up(self) -> None:
         """Compute the vectors of all items."""

@@ -190,7 +190,7 @@ class Scoring:
         return SeenReply(
             model=loaded.version,
             user=request.user,
-            unseen_user=loaded.predictor.is_unseen_user(request.user),
+            unseen_user=loaded.predictor.are_unseen_users([request.user])[0],
             total=len(positives_S),
             items=items_of(loaded.predictor, positives_S[: request.k], request.columns),
         )
