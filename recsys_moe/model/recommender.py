@@ -228,8 +228,8 @@ class Recommender(nn.Module, ABC):
         self, user_BD: Tensor, item_ND: Tensor, column: int
     ) -> tuple[Tensor, Tensor] | None:
         """Factors (B, R) and (N, R) of the part of a column of the logits that is a product of
-        vectors of users and items, less what is of the user alone; None for a model without. For the loss of
-        the next item."""
+        vectors of users and items, less what is of the user alone; None for a model without. For
+        the loss of the next item, and for `retrieve`."""
         return None
 
     @torch.no_grad()

@@ -21,8 +21,8 @@ from recsys_moe.schema import Task
 from recsys_moe.serve.limits import Limits
 from recsys_moe.serve.models import Loaded
 from recsys_moe.serve.replies import Item, Part, Reply
+from recsys_moe.serve.reply_parts import items_of
 from recsys_moe.serve.request_types import ShownId
-from recsys_moe.serve.scoring import items_of
 
 EXAMPLES = 8
 """Number of example users."""

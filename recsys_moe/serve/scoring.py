@@ -2,46 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import accumulate, chain
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from recsys_moe.inference.events.store import Observed
-from recsys_moe.inference.predictor import Attribution, Predictor, Recommendation, Scores
+from recsys_moe.inference.predictor import Attribution, Scores
 from recsys_moe.inference.ranking.formula import formula_of
-from recsys_moe.inference.ranking.item_values import item_values
-from recsys_moe.model.expert_shares import ExpertShare
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.models import Loaded
 from recsys_moe.serve.replies import (
-    AttributionReply,
     EventsReply,
     ExplainReply,
     Explanation,
-    Item,
     PairUnused,
     PredictReply,
-    RankedItem,
     Ranking,
     RecommendReply,
     RejectedEvent,
     SeenReply,
-    Share,
     SimilarReply,
     TaskExplanation,
     UnusedReply,
 )
-from recsys_moe.serve.request_types import (
-    events_by_row,
-    events_of,
-    exact,
-    plain_events,
-    shown,
-    whom,
+from recsys_moe.serve.reply_parts import (
+    attributions_of,
+    items_of,
+    plain_columns,
+    ranked_items,
+    shares_of,
+    unused_by_row,
+    unused_of_contexts,
+    unused_of_pairs,
+    with_contexts,
 )
+from recsys_moe.serve.request_types import events_by_row, events_of, plain_events, shown, whom
 from recsys_moe.serve.requests import (
     EventsRequest,
     ExplainRequest,
@@ -49,12 +44,6 @@ from recsys_moe.serve.requests import (
     RecommendRequest,
     SeenRequest,
     SimilarRequest,
-)
-from recsys_moe.serve.unused import (
-    unused_by_row,
-    unused_of_contexts,
-    unused_of_pairs,
-    with_contexts,
 )
 
 
@@ -109,7 +98,7 @@ class Scoring:
                 user=shown(user),
                 unseen_user=unseen[row],
                 unused=UnusedReply(**vars(unused[row])) if row in unused else None,
-                items=_ranked(loaded.predictor, lists[row], request.columns),
+                items=ranked_items(loaded.predictor, lists[row], request.columns),
             )
             for row, user in enumerate(request.everybody)
         ]
@@ -124,7 +113,7 @@ class Scoring:
         events = events_of(request.events, request.rows) if request.events else None
         asked: dict[str, Any] = {"context": context, "events": events}
         scores = predictor.score(users, items, calibrate=False, **asked)
-        tasks = _plain(scores.tasks)
+        tasks = plain_columns(scores.tasks)
         experts = predictor.explain(users, items, **asked)
         attributions: list[dict[str, list[Attribution]]] = [{}] * request.rows
         if request.attributions:
@@ -135,8 +124,8 @@ class Scoring:
             return {
                 task: TaskExplanation(
                     score=tasks[task][row],
-                    experts=_shares(shares),
-                    attributions=_attributions(attributions[row].get(task, [])),
+                    experts=shares_of(shares),
+                    attributions=attributions_of(attributions[row].get(task, [])),
                 )
                 for task, shares in experts[row].items()
                 if task in tasks
@@ -181,7 +170,7 @@ class Scoring:
     def similar(self, request: SimilarRequest) -> SimilarReply:
         loaded = self._current()
         neighbours = loaded.predictor.similar(request.item, request.k)
-        items = _ranked(loaded.predictor, neighbours, request.columns)
+        items = ranked_items(loaded.predictor, neighbours, request.columns)
         return SimilarReply(model=loaded.version, item=request.item, items=items)
 
     def seen(self, request: SeenRequest) -> SeenReply:
@@ -207,7 +196,7 @@ class Scoring:
     ) -> list[PredictReply]:
         """One reply per request out of the scores of all of them."""
         users, items = self._unseen(scores)
-        tasks, calibrated = _plain(scores.tasks), _plain(scores.calibrated)
+        tasks, calibrated = plain_columns(scores.tasks), plain_columns(scores.calibrated)
         replies, start = [], 0
         for size in sizes:
             rows = slice(start, start + size)
@@ -235,41 +224,3 @@ def _retrieve(loaded: Loaded, request: RecommendRequest) -> int | None:
     tasks = loaded.predictor.tasks
     is_default = formula_of(request.score, tasks) == formula_of(None, tasks)
     return loaded.retrieve if is_default else None
-
-
-def _plain(columns: dict[str, Tensor]) -> dict[str, list[float]]:
-    return {name: values.tolist() for name, values in columns.items()}
-
-
-def items_of(predictor: Predictor, index_K: Tensor, columns: Sequence[str] = ()) -> list[Item]:
-    """Items by their indices. Raises ConfigError for an unknown column."""
-    table = predictor.artifact.items
-    named = ["item", *{"title"}.intersection(table.column_names)]
-    rows = item_values(table, index_K, named)
-    return [
-        Item(
-            item=exact(row["item"]),
-            title=None if row.get("title") is None else str(row["title"]),
-            columns=values,
-        )
-        for row, values in zip(rows, item_values(table, index_K, columns), strict=True)
-    ]
-
-
-def _ranked(
-    predictor: Predictor, entries: list[Recommendation], columns: Sequence[str]
-) -> list[RankedItem]:
-    index_K = torch.tensor([entry.index for entry in entries], dtype=torch.long)
-    rows = item_values(predictor.artifact.items, index_K, columns)
-    return [
-        RankedItem(**vars(entry), columns=row) for entry, row in zip(entries, rows, strict=True)
-    ]
-
-
-def _attributions(found: Sequence[Attribution]) -> list[AttributionReply]:
-    return [AttributionReply(**one.as_object()) for one in found]
-
-
-def _shares(experts: list[ExpertShare]) -> list[Share]:
-    total = sum(abs(expert.contribution) for expert in experts) or 1.0
-    return [Share(**vars(expert), share=abs(expert.contribution) / total) for expert in experts]
