@@ -54,18 +54,21 @@ def scored_frame(
         return [*dict.fromkeys([*ids.values(), *(name for name in more if name in names)])]
 
     table = arrow_table(frame, needed, LABEL)
-    columns = (ids["user"], ids["item"])
-    rows = rows_per_piece(predictor)
-    pieces = (table.slice(start, rows) for start in range(0, max(len(table), 1), rows))
-    scored = [
-        with_scores(predictor, LABEL, columns, (piece, number * rows))[0]
-        for number, piece in enumerate(pieces)
-    ]
-    found = pa.concat_tables(one.drop_columns(table.column_names) for one in scored).to_pandas()
+    found = _scored(predictor, table, (ids["user"], ids["item"])).to_pandas()
     if is_pandas(frame):
         found.index = frame.index
     left_out = [] if calibrate else [name for name in found if name.endswith("_calibrated")]
     return found.drop(columns=left_out)
+
+
+def _scored(predictor: Predictor, table: pa.Table, ids: tuple[str, str]) -> pa.Table:
+    """The predictions alone. `ids`: columns of users and items."""
+    rows = rows_per_piece(predictor)
+    scored = [
+        with_scores(predictor, LABEL, ids, (table.slice(start, rows), start))[0]
+        for start in range(0, max(len(table), 1), rows)
+    ]
+    return pa.concat_tables(one.drop_columns(table.column_names) for one in scored)
 
 
 def _id_column(predictor: Predictor, entity: str, asked: Any, names: list[str]) -> str:

@@ -28,6 +28,7 @@ from recsys_moe.config.settings import Config
 from recsys_moe.data.columns import reading
 from recsys_moe.data.entries import line_of_levels, matched_levels, table_rows
 from recsys_moe.errors import DataError
+from recsys_moe.model.encoders.features import Features
 from recsys_moe.model.recommender import ENCODERS, Recommender
 from recsys_moe.schema import FeatureColumn, Schema
 
@@ -203,13 +204,8 @@ def init_encoders(
     ]
     moved = [torch.zeros_like(table) for table in nothing]
     for n, (entity, part) in enumerate((("user", encoders.users), ("item", encoders.items))):
-        if part is None:
-            continue
-        rows = matched.features[entity]
-        was_RD = _row_of(old.encoders.get(f"{entity}s.table_RD", part.table_RD[:0]), rows.place)
-        part.table_RD.copy_(was_RD * rows.scale[:, None])
-        bags = part.row_P, was_RD * rows.shift[:, None], part.first_N[:-1].int()
-        moved[n] += F.embedding_bag(*bags, mode="sum")
+        if part is not None:
+            moved[n] += _init_features(part, matched.features[entity], old, f"{entity}s.table_RD")
     if "context" in matched.features:
         rows = matched.features["context"]
         table_RD = encoders.context.table_RD
@@ -224,6 +220,14 @@ def init_encoders(
         is_known_N = place_N < place_N[-1]
         added_ND = torch.where(is_known_N[:, None], -said_ND, moved_ND)
         table_ND += rows_of_table(added_ND, len(table_ND) - 1)
+
+
+def _init_features(part: Features, rows: FeatureRows, old: Artifact, name: str) -> Tensor:
+    """What the means of numbers move the vector of each user or item by. (N, D)"""
+    was_RD = _row_of(old.encoders.get(name, part.table_RD[:0]), rows.place)
+    part.table_RD.copy_(was_RD * rows.scale[:, None])
+    bags = part.row_P, was_RD * rows.shift[:, None], part.first_N[:-1].int()
+    return F.embedding_bag(*bags, mode="sum")
 
 
 def rows_of_table(values_N: Tensor, trained: int) -> Tensor:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -157,35 +157,55 @@ def ranking_rows(
     positives = Wanted(wanted.task)
     train = distinct(positives.pairs(opened["train"]), schema)
     excluded_N = distinct((p for name in earlier for p in positives.pairs(opened[name])), schema)
-    relevant, left_out = relevant_pairs(joined(wanted.pairs(opened[split])), excluded_N, schema)
-    contexts, in_turn = None, None
-    if seen is not None:
+    if seen is None:
+        found = _relevant(opened[split], wanted, excluded_N, schema, in_context=bool(context))
+    else:
         whole = open_rows(folder, schema, split, most, history=seen)
-        in_turn = successive(opened[split], whole, wanted, schema, only_last=only_last)
-        relevant = Pairs(in_turn.rows.user.long(), in_turn.rows.item.long())
-        contexts = in_turn.rows.context
-        left_out = {"relevant_of_unknown_users": in_turn.left_out, "relevant_excluded": 0}
-    elif context:
-        parts = list(wanted.requests(opened[split]))
-        relevant, contexts = in_contexts(parts, excluded_N, schema)
-    wanted.check(relevant, f"{folder}/{split}")
+        found = _in_turn(successive(opened[split], whole, wanted, schema, only_last=only_last))
+    wanted.check(found.pairs, f"{folder}/{split}")
     trained_user_U, trained_item_I = trained_ids(opened["train"], schema)
     pairs = pairs_of(train, schema)
     asked, asked_context = _labelled(opened[split], wanted.task, schema)
     return RankingRows(
-        relevant=relevant,
+        relevant=found.pairs,
         excluded=pairs_of(excluded_N, schema),
         excluded_splits=earlier,
         labelled=asked,
         positives_I=torch.bincount(pairs.item, minlength=schema.item.size),
         trained_user_U=trained_user_U,
         trained_item_I=trained_item_I,
-        counts={"items": schema.item.size, "relevant": len(relevant.user), **left_out},
-        context=contexts,
+        counts={"items": schema.item.size, "relevant": len(found.pairs.user), **found.left_out},
+        context=found.context,
         labelled_context=asked_context,
-        before=_before(opened[split], wanted, history, schema, in_turn),
-        successive=in_turn,
+        before=_before(opened[split], wanted, history, schema, found.successive),
+        successive=found.successive,
     )
+
+
+class _Relevant(NamedTuple):
+    """Relevant pairs, how many are left out by why, and the fields of RankingRows beside them."""
+
+    pairs: Pairs
+    left_out: dict[str, int]
+    context: Tensor | None = None
+    successive: Successive | None = None
+
+
+def _relevant(
+    rows: Rows, wanted: Wanted, excluded_N: Tensor, schema: Schema, *, in_context: bool
+) -> _Relevant:
+    pairs, left_out = relevant_pairs(joined(wanted.pairs(rows)), excluded_N, schema)
+    if not in_context:
+        return _Relevant(pairs, left_out)
+    pairs, context_NC = in_contexts([*wanted.requests(rows)], excluded_N, schema)
+    return _Relevant(pairs, left_out, context_NC)
+
+
+def _in_turn(lists: Successive) -> _Relevant:
+    """Each relevant row, with a list of its own."""
+    pairs = Pairs(lists.rows.user.long(), lists.rows.item.long())
+    left_out = {"relevant_of_unknown_users": lists.left_out, "relevant_excluded": 0}
+    return _Relevant(pairs, left_out, lists.rows.context, lists)
 
 
 def _before(

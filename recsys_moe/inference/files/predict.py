@@ -115,10 +115,8 @@ def with_scores(
     calibrated = {name: f"{name}_calibrated" for name in predictor.artifact.calibration}
     new = [*predictor.prediction_names, *calibrated.values(), *FLAGS]
     _check_columns(piece, source, ids, new)
-    missing = [name for name in predictor.context.columns if name not in piece.column_names]
-    if missing and not before:
-        names = ", ".join(map(repr, missing))
-        logger.warning("%s has no column %s: scored without this context", source, names)
+    if not before:
+        _tell_missing(predictor, source, piece.column_names)
     counts = Counter(rows=piece.num_rows)
     resolved = []
     try:
@@ -136,11 +134,19 @@ def with_scores(
     flags = dict(zip(FLAGS, (scores.unseen_user, scores.unseen_item), strict=True))
     counts.update({name: int(values.sum()) for name, values in flags.items()})
     better = {calibrated[name]: values for name, values in scores.calibrated.items()}
-    for name, values in {**scores.tasks, **better, **flags}.items():
-        piece = piece.append_column(name, pa.array(values.numpy()))
-    for name, classes in scores.classes.items():
-        piece = piece.append_column(name, pa.array(classes, pa.string()))
+    columns = {**scores.tasks, **better, **flags}
+    made = {name: pa.array(values.numpy()) for name, values in columns.items()}
+    made |= {name: pa.array(classes, pa.string()) for name, classes in scores.classes.items()}
+    for name, column in made.items():
+        piece = piece.append_column(name, column)
     return piece, counts
+
+
+def _tell_missing(predictor: Predictor, source: Path | str, names: list[str]) -> None:
+    missing = [repr(name) for name in predictor.context.columns if name not in names]
+    if missing:
+        columns = ", ".join(missing)
+        logger.warning("%s has no column %s: scored without this context", source, columns)
 
 
 def _check_columns(

@@ -183,19 +183,19 @@ def _group(
     ]
     names = [task.name for task in schema.tasks]
     weights = dict(zip(names, contenders[keys[0]].weights, strict=True))
-    rows = [
-        Row(
+
+    def row(key: str) -> Row:
+        return Row(
             contender=key,
-            router=contender.router,
+            router=contenders[key].router,
             experts=experts[key],
             k_sparse=key in sparse,
             runs=len(runs[key]),
             cells={name: spread([*of[key].values()]) for name, of in values.items() if of[key]},
             bold=tuple(test.column for test in tests if is_bold(test) and test.best == key),
         )
-        for key, contender in contenders.items()
-    ]
-    return Group(weights, rows, tests)
+
+    return Group(weights, [row(key) for key in contenders], tests)
 
 
 @lru_cache
