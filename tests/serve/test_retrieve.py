@@ -11,7 +11,7 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking import retrieval
-from recsys_moe.inference.ranking.retrieval import ItemIndex
+from recsys_moe.inference.ranking.retrieval import ItemIndex, Retriever
 from recsys_moe.serve.models import load
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL, Command, tells
@@ -49,16 +49,35 @@ def expected(predictor: Predictor, k: int, **options: Any) -> list[list[Any]]:
     return [[one.item for one in ranked] for ranked in predictor.recommend(USERS, k, **options)]
 
 
-def test_lists_are_those_of_two_stages(caller: Caller, predictor: Predictor) -> None:
-    two_stages = expected(predictor, MOST, retrieve=MOST)
-    assert two_stages != expected(predictor, MOST)
-    assert asked(caller, k=MOST) == asked(caller, k=MOST, score="watch") == two_stages
+@pytest.fixture
+def counts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many items each first stage is asked for."""
+    found: list[int] = []
+    retrieve = Retriever.retrieve
+
+    def noted(self: Retriever, user_UD: Any, item_N: Any, count: int, out: Any) -> Any:
+        found.append(count)
+        return retrieve(self, user_UD, item_N, count, out)
+
+    monkeypatch.setattr(Retriever, "retrieve", noted)
+    return found
 
 
-def test_longer_lists_and_other_scores_are_exact(caller: Caller, predictor: Predictor) -> None:
+def test_lists_are_those_of_two_stages(
+    caller: Caller, predictor: Predictor, counts: list[int]
+) -> None:
+    lists = asked(caller, k=MOST)
+    assert asked(caller, k=MOST, score="watch") == lists and counts == [MOST, MOST]
+    assert lists == expected(predictor, MOST, retrieve=MOST)
+
+
+def test_longer_lists_and_other_scores_are_exact(
+    caller: Caller, predictor: Predictor, counts: list[int]
+) -> None:
     assert asked(caller, k=MOST + 1) == expected(predictor, MOST + 1)
     for score in ("rating", "watch*rating"):
         assert asked(caller, k=MOST, score=score) == expected(predictor, MOST, score=score)
+    assert counts == []
     wrong = caller.post("/recommend", {"users": USERS, "k": MOST, "score": "watched"})
     assert wrong.status_code == 422
     assert "score must be one of watch" in wrong.text
