@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import itertools
 import json
@@ -27,7 +28,10 @@ TINY = {
     "launches": ["--experts", "4", "--batch-size=32"],
 }
 
-NOT_IN_MAKE = {"retrieval", "run_all", "launches", "serving", "serving_events", "soak", "streaming"}
+NOT_IN_MAKE = {
+    *("launches", "retrieval", "run_all", "scale"),
+    *("serving", "serving_events", "soak", "streaming"),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -124,3 +128,19 @@ def test_rows_are_prepared_and_trained_on_from_disk_and_in_memory(tmp_path: Path
     streaming.make(tmp_path / "raw", 5000)
     rows = [streaming.measure(stage, tmp_path)["rows"] for stage in streaming.STAGES]
     assert rows[0] == 5000 > rows[1] == rows[2] > 0  # all, then those to train on
+
+
+def test_a_made_up_log_goes_from_raw_rows_to_lists(tmp_path: Path) -> None:
+    scale = importlib.import_module("scale")
+    if not Path("/proc/self/status").is_file():
+        pytest.skip("the peak is read from /proc/self/status, which only Linux has")
+    small = ["model.num_experts=2", "model.expert_dim=8", "model.tower_dims=[8]"]
+    options = argparse.Namespace(steps=1, set=[*small, "model.router.k=2"])
+    found = {
+        stage: scale.measure(stage, tmp_path, 5000, options) for stage in scale.STAGES
+    }  # each of them needs what those before it left
+    assert found["write"]["done"] == 3000 and 1000 < found["prepare"]["done"] < 2 * 50 * 25
+    assert (found["fit"]["done"], found["predict"]["done"]) == (2048, 500)
+    assert found["exact"]["done"] == scale.EXACT_USERS and found["two-stage"]["done"] > 50
+    assert "recall@12 1.0" in found["two-stage"]["notes"]  # of 24 items all but one are retrieved
+    assert all(row["peak_mb"] > 100 for row in found.values())

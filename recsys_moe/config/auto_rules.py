@@ -24,6 +24,10 @@ FEW_ROWS = 30_000
 INSTEAD = "; without it, few rows get softmax"
 """Ends the reason of a router that the data alone would not get."""
 MANY_ROWS = 1_000_000
+LARGE = 10_000_000
+"""Rows from which on the size of tables and bags decides (research/large_data.md)."""
+TABLE_BYTES = 4 * 2**30
+"""Most memory of all tables with their gradients, Adam's moments and average, on a large log."""
 SPARSE = 5
 """Labels per user and item below which their means say most of what can be learned."""
 USUAL_STD, USUAL_MEAN = (0.5, 2.0), 6.0
@@ -84,6 +88,11 @@ class Facts:
         return math.ceil(self.rows / self.values["trainer.batch_size"])
 
     @cached_property
+    def ids(self) -> int:
+        """Of users and items."""
+        return self.schema.user.size + self.schema.item.size
+
+    @cached_property
     def ratings(self) -> list[dict[str, float]]:
         """Counts of the training labels of each task whose labels lie on a scale."""
         tasks = [task.name for task in self.schema.tasks if kind_of(task).is_rating]
@@ -100,9 +109,14 @@ class Facts:
 def _batches(facts: Facts) -> None:
     processes = math.prod(facts.values.get(f"trainer.{n}", 1) for n in ("devices", "num_nodes"))
     power = 2 ** round(math.log2(facts.rows / 64))
-    size = min(max(power, 128), 2048)
+    size, why = min(max(power, 128), 2048), f"about 64 steps an epoch of {facts.rows:,} rows"
+    if facts.rows >= LARGE and facts.ids > 64 * size:
+        size, why = (
+            2 ** round(math.log2(facts.ids / 64)),
+            f"a step moves tables of {facts.ids:,} ids",
+        )
     size = -(-size // processes) * processes
-    facts.choose("trainer.batch_size", size, f"about 64 steps an epoch of {facts.rows:,} rows")
+    facts.choose("trainer.batch_size", size, why)
 
 
 def _router(facts: Facts) -> None:
@@ -130,6 +144,11 @@ def _router(facts: Facts) -> None:
 
 def _widths(facts: Facts) -> None:
     few, why = facts.rows < FEW_ROWS, f"{facts.rows:,} rows"
+    # An embedding, and two in bags with ratings: weights, gradients, two moments and the average.
+    most = max(TABLE_BYTES // (3 * max(facts.ids, 1) * 5 * 4), 16)
+    if facts.rows >= LARGE and most < 128:
+        why_width = f"tables of {facts.ids:,} ids take {TABLE_BYTES // 2**30} GiB in training"
+        facts.choose("model.embedding_dim", 2 ** int(math.log2(most)), why_width)
     facts.choose("model.embedding_dim", 64 if few else 128, why)
     facts.choose("model.expert_dim", 64 if few else 256, why)
     facts.choose("model.tower_dims", [64] if few else [256], why)
@@ -157,6 +176,8 @@ def _tables(facts: Facts) -> None:
         facts.choose("model.bag_dim", 0, "without a projection, which would escape weight decay")
     if has_bags and facts.ratings:
         facts.choose("model.bag_ratings", "linear", "all ratings train both embeddings of an item")
+    if has_bags and facts.rows >= LARGE:
+        facts.choose("model.bag_sample", 128, f"{facts.rows:,} rows: popular items have long bags")
     needed, why = _fitted_means(facts)
     facts.choose("model.biases", needed, why)
 

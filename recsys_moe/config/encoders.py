@@ -84,6 +84,7 @@ def _bag(key: BagKey, config: Config, schema: Schema) -> ItemBag | None:
         levels=1 if levels is None else levels + 1,
         dims=(settings.bag_dim, settings.embedding_dim),
         dropout=settings.bag_dropout,
+        sample=settings.bag_sample,
     )
 
 

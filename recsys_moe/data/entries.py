@@ -142,14 +142,18 @@ def bag_entries(
     """
     sizes = schema.user.size, schema.item.size
     anchors, neighbours = sizes[::-1] if of_items else sizes
-    parts = [_positive_or_rated(chunk, schema, levels) for chunk in rows.chunks()]
-    user_P, item_P, level_P = (torch.cat(column) for column in zip(*parts, strict=True))
-    key_P = item_P * neighbours + user_P if of_items else user_P * neighbours + item_P
+
+    def keys(chunk: Columns) -> tuple[Tensor, Tensor]:
+        user_P, item_P, level_P = _positive_or_rated(chunk, schema, levels)
+        key_P = item_P * neighbours + user_P if of_items else user_P * neighbours + item_P
+        return key_P, level_P.to(torch.int8)  # 9 bytes per entry are held, not 24
+
+    key_P, level_P = map(torch.cat, zip(*map(keys, rows.chunks()), strict=True))
     key_P, order_P = key_P.sort(stable=True)
     is_new_P = torch.ones_like(key_P, dtype=torch.bool)
     is_new_P[1:] = key_P[1:] != key_P[:-1]
-    key_P, level_P = key_P[is_new_P], level_P[order_P][is_new_P]
-    row_P = level_P * neighbours + key_P % neighbours
+    key_P, level_P = key_P[is_new_P], level_P[order_P[is_new_P]]
+    row_P = level_P.long() * neighbours + key_P % neighbours
     return BagEntries(_first(key_P // neighbours, anchors), row_P.int())
 
 

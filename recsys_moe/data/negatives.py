@@ -25,6 +25,8 @@ OFF = "set it to false, with data.popularity_exponent=0 and data.user_exponent=1
 """Remedy in errors."""
 TRIES = 100
 """Draws for a row before it keeps its item; users with nearly all items as positives need it."""
+LAST = torch.iinfo(torch.int64).max
+"""Ends the sorted keys of pairs."""
 
 
 class ResampledNegatives:
@@ -55,7 +57,8 @@ class ResampledNegatives:
         self.power, self.user_power = power, user_power
         positives_I = torch.zeros(self.items + 1, dtype=torch.int64)
         drawn_U = torch.zeros(schema.user.size + 1, dtype=torch.int64)
-        self.taken = torch.cat([*self._count(positives_I, drawn_U)]).unique()
+        taken = torch.cat([*self._count(positives_I, drawn_U)]).unique()
+        self.taken = torch.cat([taken, taken.new_full((1,), LAST)])
         self.moments = None if user_power == 1 else self._moments(len(drawn_U))
         self.is_drawn_T = (torch.arange(len(schema.tasks)) == self.task) & (drawn_U.sum() > 0)
         self.rate_I = (positives_I[: self.items].double() + 1) ** power
@@ -78,11 +81,13 @@ class ResampledNegatives:
         """Of the positives and the sampled negatives, which have those of positives."""
         owner, parts = [], []
         for chunk in self.rows.chunks():
+            if not _moment(chunk):
+                return None
             counts_N = (chunk.labels[:, self.task] == 1) | self._is_drawn(chunk)
             owner.append(chunk.user[counts_N].long())
             parts.append({name: one[counts_N] for name, one in _moment(chunk).items()})
         columns = {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
-        return _Moments(torch.cat(owner), columns, users) if columns else None
+        return _Moments(torch.cat(owner), columns, users)
 
     def _is_drawn(self, rows: Columns) -> Tensor:
         """(N,): the negatives that `prepare` sampled, whose only label is 0."""
@@ -133,7 +138,8 @@ class ResampledNegatives:
 
     def _mean_rates(self, users: int) -> Tensor:
         """Mean rate of the items free for each user, or of all items where none is free. (U,)"""
-        user, item = self.taken // (self.items + 1), self.taken % (self.items + 1)
+        taken = self.taken[:-1]
+        user, item = taken // (self.items + 1), taken % (self.items + 1)
         is_known = item < self.items
         user, item = user[is_known], item[is_known]
         taken_U = torch.zeros(users, dtype=torch.float64).index_add_(0, user, self.rate_I[item])
@@ -156,8 +162,7 @@ class ResampledNegatives:
         return user * (self.items + 1) + item
 
     def _is_taken(self, keys: Tensor) -> Tensor:
-        place = torch.searchsorted(self.taken, keys)
-        return torch.cat([self.taken, self.taken.new_full((1,), -1)])[place] == keys
+        return self.taken[torch.searchsorted(self.taken, keys)] == keys
 
 
 def _moment(rows: Columns) -> dict[str, Tensor]:

@@ -97,6 +97,9 @@ class ModelConfig(Section):
     bag_dropout: float = Field(default=0.5, ge=0, lt=1)
     """Share of each bag that is dropped at random in a training step. Without it, bags leak
     training labels."""
+    bag_sample: int = Field(default=0, ge=0)
+    """Most neighbours of a bag that a training step reads, a random sample of larger bags. 0: all;
+    steps then take longer with the log, as popular items have bags of many users."""
     sequence: Literal["none", "decay", "lru", "gru", "attention"] = "none"
     """How the events before a row, in their order, are read into the user's vector: pools of
     learned decays, a linear recurrence, a GRU, or attention. Data need the order of events

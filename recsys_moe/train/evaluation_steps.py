@@ -32,16 +32,22 @@ class EvaluationSteps(SetUp):
 
     def on_validation_epoch_start(self) -> None:
         self._begin(self.model)
+        self._keep_pools(True)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         if len(batch.user):  # no rows where only other processes have batches
             self._evaluation.update(self.model(batch.request), batch.labels)
 
     def on_validation_epoch_end(self) -> None:
+        self._keep_pools(False)
         result = on_first(self._evaluation, lambda parts: merged(parts).result("val"))
         if self.trainer.state.fn == "fit" and not self.trainer.sanity_checking:
             self._log_epoch_sums()
         self._log_result("val", result)
+
+    def _keep_pools(self, is_on: bool) -> None:
+        if self.model.encoders is not None:
+            self.model.encoders.keep_pools(is_on)
 
     def _log_epoch_sums(self) -> None:
         """Log the means of the training epoch so far."""

@@ -14,6 +14,7 @@ from recsys_moe.schema import Schema, Task
 MAY_DIFFER = (
     *("model.dropout", "model.dispatch", "model.features", "model.context"),
     "model.bag_dropout",
+    "model.bag_sample",
 )
 """Settings of the model that do not change what its weights mean."""
 BAGS = ("item_bag", "user_bag")

@@ -48,6 +48,9 @@ class Encoder(nn.Module):
         """The weights that cold-start users and items need, by name."""
         return {}
 
+    def keep_pools(self, is_on: bool) -> None:
+        """Begin and end an evaluation, in which weights stay: what is found twice may be kept."""
+
     def reseed(self, seed: int) -> None:
         """Give its random numbers, if it draws any, a stream of their own from `seed`."""
 
@@ -117,6 +120,12 @@ class Encoders(nn.Module):
             for n, one in parts.items()
             for key, value in one.cold_start_state().items()
         }
+
+    def keep_pools(self, is_on: bool) -> None:
+        """As of each part."""
+        parts: Any = self.children()
+        for part in parts:
+            part.keep_pools(is_on)
 
     def reseed(self, seed: int) -> None:
         """Give each part a stream of its own from `seed`."""

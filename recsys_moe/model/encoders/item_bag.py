@@ -19,6 +19,9 @@ from recsys_moe.model.request import Request
 from recsys_moe.routers.stream import RandomStream
 from recsys_moe.seeds import stream_seed
 
+MOST_ROWS = 1 << 17
+"""Of a table that LinearItemBag makes in every step; a larger one it never makes."""
+
 
 class ItemBag(Encoder):
     """Pooled embeddings of the neighbours of an anchor in training: SVD++ (Koren 2008).
@@ -32,6 +35,10 @@ class ItemBag(Encoder):
     - The pool leaves out a random share `dropout` of the bag, drawn for each anchor and batch.
       Otherwise the embedding of the anchor's id could learn the whole sum, and the difference
       would reveal the missing neighbour.
+
+    A training step reads at most `sample` neighbours of an anchor: of larger bags a systematic
+    sample, each neighbour equally likely, whose sum is scaled up. Otherwise a batch reads most of a
+    large log, as it has the most popular items.
     """
 
     first_N: Tensor
@@ -46,16 +53,18 @@ class ItemBag(Encoder):
         levels: int,
         dims: tuple[int, int],
         dropout: float,
+        sample: int = 0,
     ) -> None:
         """`entity`: what the anchors are; `sizes`: anchors and neighbours; `levels`: table rows per
-        neighbour; `dims`: width of the pool and of the embeddings.
+        neighbour; `dims`: width of the pool and of the embeddings; `sample`: 0 for whole bags.
 
         A pool of width 0 is as wide as the embeddings, and K is then the identity and not learned,
         so that weight decay of the table bounds the pool (see DiagonalTerm).
         """
         super().__init__(entity)
         anchors, self.neighbours = sizes
-        self.rate = dropout
+        self.rate, self.sample = dropout, sample
+        self._kept: tuple[Tensor, Tensor] | None = None
         width, dim = dims[0] or dims[1], dims[1]
         self._start_table(levels, width)
         # Draws no random numbers: the rest of the model starts as it does without a bag.
@@ -109,9 +118,31 @@ class ItemBag(Encoder):
 
     def of_entities(self, index_U: Tensor) -> Tensor:
         """The whole bags."""
-        entry_P, start_U = entries_of(self.first_N, index_U)
-        sum_UW = _sums(self.table(), self.row_P[entry_P], start_U)
-        return F.linear(sum_UW * self._scale(index_U), self.kernel_DW)
+        return F.linear(self._whole(index_U), self.kernel_DW)
+
+    def keep_pools(self, is_on: bool) -> None:
+        """Keep the pool of each anchor from its first evaluation on, or drop them and stop: while
+        weights stay, each bag is then read once, and not in every batch with its anchor."""
+        self._kept = None
+        if is_on:
+            anchors = len(self.first_N) - 1
+            is_known_N = torch.zeros(anchors, dtype=torch.bool, device=self.first_N.device)
+            self._kept = is_known_N, self.kernel_DW.new_empty(anchors, self.kernel_DW.shape[1])
+
+    def _whole(self, index_U: Tensor) -> Tensor:
+        """Scaled sums (U, W) of whole bags."""
+        if self._kept is None:
+            entry_P, start_U = entries_of(self.first_N, index_U)
+            return self._sums(self.row_P[entry_P], start_U) * self._scale(index_U)
+        (is_known_N, pool_NW), self._kept = self._kept, None
+        new = index_U[~is_known_N[index_U]].unique()
+        pool_NW[new], is_known_N[new] = self._whole(new), True
+        self._kept = is_known_N, pool_NW
+        return pool_NW[index_U]
+
+    def _sums(self, row_P: Tensor, start_U: Tensor) -> Tensor:
+        """Sums (U, W) of the rows of the table from each start to the next."""
+        return _sums(self.table(), row_P, start_U)
 
     def _scale(self, anchor_U: Tensor) -> Tensor:
         count_U = self.first_N[anchor_U + 1] - self.first_N[anchor_U]
@@ -119,20 +150,39 @@ class ItemBag(Encoder):
 
     def _without_neighbour(self, anchor_U: Tensor, place_B: Tensor, neighbour_B: Tensor) -> Tensor:
         """Pools (B, W) of a random part of the bags, without the neighbours of the rows."""
-        entry_P, start_U = entries_of(self.first_N, anchor_U)
+        entry_P, start_U, more_U1 = self._sampled(anchor_U)
         keep_P = self._draw(len(entry_P)) >= self.rate
         kept_K = keep_P.nonzero()[:, 0]
         left_B = self._left_out(anchor_U[place_B], neighbour_B)
-        # Its place among the entries of this batch; before them for an empty bag.
-        here_B = (left_B + (start_U - self.first_N[anchor_U])[place_B]).where(left_B >= 0, -1)
+        # Its place among the entries of this batch, which ascend; before them where it has none.
+        here_B = torch.searchsorted(entry_P, left_B)
+        here_B = here_B.where(F.pad(entry_P, (0, 1), value=-2)[here_B] == left_B, -1)
         gone_B = F.pad(keep_P, (1, 0))[here_B + 1]
         row_P = self.row_P[torch.cat([entry_P[kept_K], left_B[gone_B]])]
         gone_start_B = len(kept_K) + gone_B.cumsum(0) - gone_B.long()
         start = torch.cat([torch.searchsorted(kept_K, start_U), gone_start_B])
-        sum_UW, gone_BW = _sums(self.table(), row_P, start).split([len(anchor_U), len(place_B)])
-        scale_U1 = self._scale(anchor_U) / (1 - self.rate)
+        sum_UW, gone_BW = self._sums(row_P, start).split([len(anchor_U), len(place_B)])
+        scale_U1 = self._scale(anchor_U) / (1 - self.rate) * more_U1
         # index_select: two threads add up the gradient of indexing in an order of chance.
         return (sum_UW.index_select(0, place_B) - gone_BW) * scale_U1[place_B]
+
+    def _sampled(self, anchor_U: Tensor) -> tuple[Tensor, Tensor, Tensor | int]:
+        """Entries (P,) of the bags of ascending anchors, at most `sample` of each; where those of
+        each start (U,); and how many times as many its bag has (U, 1)."""
+        if not self.sample:
+            return *entries_of(self.first_N, anchor_U), 1
+        first_U = self.first_N[anchor_U]
+        count_U = self.first_N[anchor_U + 1] - first_U
+        size_U = count_U.clamp(max=self.sample)
+        start_U = size_U.cumsum(0) - size_U
+        more_U = count_U.double() / size_U.clamp(min=1)
+        chance_U = self._draw(len(anchor_U)).double()
+        # The i-th of n entries of a bag of c: (i + chance) c / n, rounded down.
+        owner_P = torch.repeat_interleave(size_U)
+        number_P = torch.arange(len(owner_P), device=owner_P.device) - start_U[owner_P]
+        place_P = ((number_P + chance_U[owner_P]) * more_U[owner_P]).long()
+        entry_P = first_U[owner_P] + place_P.minimum(count_U[owner_P] - 1)
+        return entry_P, start_U, more_U[:, None].to(self.kernel_DW)
 
     def _left_out(self, anchor_B: Tensor, neighbour_B: Tensor) -> Tensor:
         """Per row the entry of its neighbour in its anchor's bag or, if there is none, a random
@@ -176,6 +226,15 @@ class LinearItemBag(ItemBag):
         # Without a temporary for the products: the table is made in every step.
         return torch.addcmul(self.base_JW, self.step_L[:, None, None], self.slope_JW).flatten(0, 1)
 
+    def _sums(self, row_P: Tensor, start_U: Tensor) -> Tensor:
+        # sum_j a_j + sum_j c_j b_j: two sums in place of a table with a row per level.
+        if len(self.step_L) * self.neighbours <= MOST_ROWS:
+            return super()._sums(row_P, start_U)
+        step_P = self.step_L[(row_P // self.neighbours).long()]
+        row_P = row_P % self.neighbours
+        sum_UW = _sums(self.base_JW, row_P, start_U)
+        return sum_UW + _sums(self.slope_JW, row_P, start_U, step_P)
+
     def set_entries(self, first_N: Tensor, row_P: Tensor) -> None:
         super().set_entries(first_N, row_P)
         unrated = len(self.step_L) - 1
@@ -195,9 +254,11 @@ class LinearItemBag(ItemBag):
         self.kernel_DW.copy_(kernel_DW)
 
 
-def _sums(table_RW: Tensor, row_P: Tensor, start_U: Tensor) -> Tensor:
-    """Sums (U, W) of the rows from each start to the next."""
-    result: Tensor = _Sums.apply(table_RW, row_P, start_U)
+def _sums(
+    table_RW: Tensor, row_P: Tensor, start_U: Tensor, weight_P: Tensor | None = None
+) -> Tensor:
+    """Sums (U, W) of the rows, times their weights, from each start to the next."""
+    result: Tensor = _Sums.apply(table_RW, row_P, start_U, weight_P)
     return result
 
 
@@ -206,17 +267,22 @@ class _Sums(torch.autograd.Function):
     a CPU, bags of hundreds of rows). The gradient of a row is itself a sum: over its bags."""
 
     @staticmethod
-    def forward(ctx: Any, table_RW: Tensor, row_P: Tensor, start_U: Tensor) -> Tensor:
-        ctx.save_for_backward(row_P, start_U)
+    def forward(
+        ctx: Any, table_RW: Tensor, row_P: Tensor, start_U: Tensor, weight_P: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(row_P, start_U, weight_P)
         ctx.rows = len(table_RW)
-        return F.embedding_bag(row_P, table_RW, start_U.to(row_P), mode="sum")
+        start_U = start_U.to(row_P)
+        return F.embedding_bag(row_P, table_RW, start_U, mode="sum", per_sample_weights=weight_P)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        row_P, start_U = ctx.saved_tensors
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        row_P, start_U, weight_P = ctx.saved_tensors
         size_U = start_U.diff(append=start_U.new_tensor([len(row_P)]))
         order_P = row_P.argsort(stable=True)  # the same sums in the same order on any device
         bag_P = torch.repeat_interleave(size_U)[order_P]
         size_R = torch.bincount(row_P, minlength=ctx.rows)
-        start_R = size_R.cumsum(0) - size_R
-        return F.embedding_bag(bag_P, gradients[0].contiguous(), start_R, mode="sum"), None, None
+        weight_P = None if weight_P is None else weight_P[order_P]
+        bags = (bag_P, gradients[0].contiguous(), size_R.cumsum(0) - size_R)
+        gradient_RW = F.embedding_bag(*bags, mode="sum", per_sample_weights=weight_P)
+        return gradient_RW, None, None, None
