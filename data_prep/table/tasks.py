@@ -78,17 +78,39 @@ def _set_aside(job: Job, file: TableFile, path: Path, bad: BadRows) -> Seen:
 
 def merge(parts: Iterable[Seen]) -> Seen:
     """Of several pieces together."""
-    whole = Seen(pa.array([], pa.string()), pa.array([], pa.string()), 0, False, BadRows())
+    empty = pa.array([], pa.string())
+    users, items = Distinct(empty), Distinct(empty)
+    whole = Seen(empty, empty, 0, False, BadRows())
     for one in parts:
-        whole = Seen(
-            pc.unique(pa.concat_arrays([whole.users, one.users])),
-            pc.unique(pa.concat_arrays([whole.items, one.items])),
-            whole.rows + one.rows,
-            whole.timed or one.timed,
-            whole.bad.joined(one.bad),
-            joined([whole.spelled, one.spelled]),
+        users.add(one.users)
+        items.add(one.items)
+        whole = whole._replace(
+            rows=whole.rows + one.rows,
+            timed=whole.timed or one.timed,
+            bad=whole.bad.joined(one.bad),
+            spelled=joined([whole.spelled, one.spelled]),
         )
-    return whole
+    return whole._replace(users=users.found(), items=items.found())
+
+
+class Distinct:
+    """Distinct texts of many arrays, in the order of their first places. Those that wait are joined
+    when they are as many as the known ones, so that all are hashed a few times, not once each."""
+
+    def __init__(self, known: pa.Array) -> None:
+        self.known, self.waiting = known, 0
+        self.parts: list[pa.Array] = []
+
+    def add(self, texts: pa.Array) -> None:
+        self.parts.append(texts)
+        self.waiting += len(texts)
+        if self.waiting > len(self.known):
+            self.found()
+
+    def found(self) -> pa.Array:
+        self.known = pc.unique(pa.concat_arrays([self.known, *self.parts]))
+        self.parts, self.waiting = [], 0
+        return self.known
 
 
 def save_ids(job: Job, name: str, text: pa.Array) -> pa.Array:
@@ -112,7 +134,7 @@ def place_bin(job: Job, number: int) -> Counts:
         for name in ("users", "items")
     )
     rows = Examples(
-        user=_index(table["user"], users["id"]),
+        user=_index_in_bin(table["user"], users, job.bins, number),
         item=_index(table["item"], items["id"]),
         **table_columns.values_of(table),
     )
@@ -142,6 +164,12 @@ def place_bin(job: Job, number: int) -> Counts:
 
 def _index(text: pa.ChunkedArray, known: pa.ChunkedArray) -> ids.Index:
     return np.asarray(pc.index_in(text, value_set=known).to_numpy()).astype(np.int32)
+
+
+def _index_in_bin(text: pa.ChunkedArray, users: pa.Table, bins: int, number: int) -> ids.Index:
+    """`_index` of users of a bin, looked up among these and not among all."""
+    own = np.flatnonzero(users["hash"].to_numpy() % np.uint64(bins) == number).astype(np.int32)
+    return own[_index(text, users["id"].take(pa.array(own)))]
 
 
 def _keep_placed(job: Job, placed: Placed, split: int, path: Path) -> None:

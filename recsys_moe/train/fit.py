@@ -37,7 +37,7 @@ from recsys_moe.train.finite import NotFiniteError
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.loggers import check_logger, closing_logger
 from recsys_moe.train.module import RecModule
-from recsys_moe.train.opening import Opened, open_run
+from recsys_moe.train.opening import Opened, open_run, say_memory
 from recsys_moe.train.processes.devices import lost_peers
 from recsys_moe.train.processes.launch import check_minutes
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
@@ -81,6 +81,8 @@ def fit(
     checkpoint = saved and saved.path
     del saved  # it is read again as training begins, and is then another file
     module = RecModule(config, datamodule.schema.to_json())
+    if trainer.strategy.root_device.type == "cpu":
+        say_memory(module, config)
     module.set_up(datamodule, start, bare=checkpoint is not None)
     module.recorder = recorder_for(module, trainer.strategy.root_device)
     if trainer.is_global_zero and is_new:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import lightning
+from torch import nn
 
+from recsys_moe import machine
 from recsys_moe.artifact.monitor import find_monitor
 from recsys_moe.artifact.run_folder import check_begin, place_of
 from recsys_moe.config.files import read_config_file
@@ -74,6 +76,20 @@ def open_run(
     _say_weights(config, datamodule.schema.tasks)
     _say_unread(config, datamodule.schema)
     return Opened(place, trainer, datamodule, start, saved, is_new)
+
+
+def say_memory(module: nn.Module, config: Config) -> None:
+    """Warn where training needs more memory than is free: weights, gradients, Adam's two moments
+    and the average of `optim.ema_decay`, all in float32."""
+    parameters = sum(one.numel() for one in module.parameters())
+    needed = 4 * parameters * (4 + bool(config.optim.ema_decay))
+    known = [one for one in (machine.memory()["available"], machine.memory_limit()) if one]
+    if known and needed > min(known):
+        logger.warning(
+            "weights, gradients and moments need %s of memory, %s are free; lower "
+            "model.embedding_dim, got %d, or leave rare ids out",
+            *(machine.gib(needed), machine.gib(min(known)), config.model.embedding_dim),
+        )
 
 
 def _say_weights(config: Config, tasks: Sequence[Task]) -> None:

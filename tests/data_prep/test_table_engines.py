@@ -8,11 +8,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from data_prep import table
 from data_prep.split import randomness
-from data_prep.table import engines, files
+from data_prep.table import engines, files, tasks
 from data_prep.table import stream as table_stream
 from data_prep.write import parts
 from recsys_moe.schema import SPLITS, ConfigError, DataError
@@ -256,3 +257,16 @@ def test_a_file_that_cannot_be_used_is_named(
         table.prepare(tmp_path / "out", input=source, engine="stream", **HASH)
     assert "\n" not in str(failure.value)
     assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_ids_of_many_pieces_are_in_the_order_of_their_first_places_and_hashed_a_few_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unique, hashed = pc.unique, []
+    monkeypatch.setattr(tasks.pc, "unique", lambda ids: hashed.append(len(ids)) or unique(ids))
+    distinct = tasks.Distinct(pa.array([], pa.string()))
+    for number in range(300):
+        distinct.add(pa.array([str(number), str(number // 2)]))
+    assert distinct.found().to_pylist() == [str(number) for number in range(300)]
+    # Pieces one by one: 300^2 / 2 known ids, again and again. Doubling: at most some times 600.
+    assert sum(hashed) < 5 * 600

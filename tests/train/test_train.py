@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from recsys_moe import machine
 from recsys_moe.artifact.monitor import BY_LOSS
 from recsys_moe.config.settings import Config, ConfigError, parse_config
 from recsys_moe.data.columns import load_columns
@@ -26,6 +27,7 @@ from recsys_moe.routers.base_layer import BaseLayerRouter
 from recsys_moe.schema import Schema
 from recsys_moe.train.fit import fit
 from recsys_moe.train.module import RecModule
+from recsys_moe.train.opening import say_memory
 from recsys_moe.train.trainer import make_trainer
 from tests.conftest import TINY_MODEL
 
@@ -283,3 +285,16 @@ def test_a_setting_that_fails_at_the_first_step_leaves_no_run_folder(
     with pytest.raises(ConfigError, match="penalties.switch must be 0 with a router without probs"):
         fit(config(model=settings, penalties={"switch": 0.1}), prepared, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_tables_larger_than_the_free_memory_are_said_before_the_first_step(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    averaged = module(prepared, optim={"ema_decay": 0.9})
+    needed = 4 * 5 * sum(one.numel() for one in averaged.parameters())  # two moments, and a mean
+    for free, lines in ((needed, 0), (needed - 1, 1)):
+        monkeypatch.setattr(machine, "memory", lambda free=free: {"available": free})
+        monkeypatch.setattr(machine, "memory_limit", lambda: None)
+        caplog.clear()
+        say_memory(averaged, averaged.config)
+        assert caplog.text.count("lower model.embedding_dim") == lines
