@@ -202,11 +202,11 @@ def train(folder: Path, rows: int, options: Any) -> Done:
 
 def _limited(path: Path, steps: int | None) -> Any:
     class Pace(lightning.Callback):
-        """A line each 20 steps: steps, seconds on the wall and of the processor, MB."""
+        """A line each 4 steps: steps, seconds on the wall and of the processor, MB."""
 
         def on_train_batch_end(self, trainer: Any, *rest: Any) -> None:
             step = trainer.global_step
-            if step % 20 == 0 or trainer.is_last_batch:
+            if step % 4 == 0 or trainer.is_last_batch:
                 now = (time.perf_counter(), time.process_time(), common.resident("VmRSS"))
                 with path.open("a", encoding="utf-8") as stream:
                     stream.write(",".join([str(step), *(f"{one:.1f}" for one in now)]) + "\n")

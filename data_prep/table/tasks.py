@@ -31,6 +31,8 @@ from recsys_moe import raw_ids
 from recsys_moe.schema import SPLITS
 
 Counts = dict[str, int]
+LEAST_WAITING = 1 << 22
+"""Ids of pieces, repeated ones too, before they are joined: 50 to 100 MB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,8 +96,8 @@ def merge(parts: Iterable[Seen]) -> Seen:
 
 
 class Distinct:
-    """Distinct texts of many arrays, in the order of their first places. Those that wait are joined
-    when they are as many as the known ones, so that all are hashed a few times, not once each."""
+    """Distinct texts of many arrays, in the order of their first places. Arrays wait until they
+    have as many texts as are known: these are then hashed a few times, not once per array."""
 
     def __init__(self, known: pa.Array) -> None:
         self.known, self.waiting = known, 0
@@ -104,7 +106,7 @@ class Distinct:
     def add(self, texts: pa.Array) -> None:
         self.parts.append(texts)
         self.waiting += len(texts)
-        if self.waiting > len(self.known):
+        if self.waiting > max(len(self.known), LEAST_WAITING):
             self.found()
 
     def found(self) -> pa.Array:

@@ -263,6 +263,7 @@ def test_ids_of_many_pieces_are_in_the_order_of_their_first_places_and_hashed_a_
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     unique, hashed = pc.unique, []
+    monkeypatch.setattr(tasks, "LEAST_WAITING", 0)
     monkeypatch.setattr(tasks.pc, "unique", lambda ids: hashed.append(len(ids)) or unique(ids))
     distinct = tasks.Distinct(pa.array([], pa.string()))
     for number in range(300):
