@@ -29,12 +29,10 @@ import lightning
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
+from raw_log import Log
 
 SIZES = (10_000_000, 25_000_000, 100_000_000)
 ROWS_PER_PART = 1_000_000
-CLUSTERS, OWN = 20, 0.5
-"""Clusters of users and items, and how often a user takes an item of the own one."""
 RAW = 0.6
 """Interactions by prepared row: up to a fifth are of a pair that is there already."""
 PREPARE_MB, SPLIT, BEST = 2048, "0.96,0.02,0.02", "movielens_1m_best"
@@ -121,39 +119,6 @@ def write(folder: Path, rows: int, options: Any) -> Done:
         table = log.rows(np.random.default_rng([1, part]), size)
         pq.write_table(table, folder / "raw" / f"part-{part:05d}.parquet")
     return interactions, f"{log.users} users and {log.items} items"
-
-
-class Log:
-    """Draws interactions of a made-up log. Axes: U users, I items, N rows."""
-
-    def __init__(self, rows: int) -> None:
-        self.users, self.items = max(rows // 100, 100), max(rows // 200, CLUSTERS)
-        rng = np.random.default_rng(0)
-        self.until_U = np.cumsum(rng.lognormal(0.0, 1.0, self.users))
-        self.until_I = np.cumsum(1.0 / (np.arange(self.items) + 10.0))
-        """By rank: Zipf's law, flat at its head."""
-        self.id_I = rng.permutation(self.items)
-        self.name_U = pa.array([f"u{number:07d}" for number in range(self.users)])
-        self.mood_U, self.quality_I = (rng.normal(0, 0.4, n) for n in (self.users, self.items))
-
-    def rows(self, rng: np.random.Generator, size: int) -> pa.Table:
-        """One of OWN items has the cluster of the user, and about the rank that was drawn."""
-        user, item = _drawn(self.until_U, rng, size), _drawn(self.until_I, rng, size)
-        of_taste = item - item % CLUSTERS + user % CLUSTERS
-        is_own = (rng.random(size) < OWN) & (of_taste < self.items)
-        item = np.where(is_own, of_taste, item)
-        liked = 0.6 * (item % CLUSTERS == user % CLUSTERS) + self.mood_U[user]
-        rating = np.rint(3.2 + liked + self.quality_I[item] + rng.normal(0, 0.7, size))
-        columns = {"user": self.name_U.take(pa.array(user)), "item": pa.array(self.id_I[item])}
-        columns["stars"] = pa.array(rating.clip(1, 5).astype(np.float32))
-        columns["time"] = pa.array(rng.integers(1_600_000_000, 1_700_000_000, size))
-        return pa.table(columns)
-
-
-def _drawn(until: NDArray[Any], rng: np.random.Generator, size: int) -> NDArray[np.int64]:
-    return np.searchsorted(until, rng.random(size) * until[-1], side="right").clip(
-        max=len(until) - 1
-    )
 
 
 def prepare(folder: Path, rows: int, options: Any) -> Done:
