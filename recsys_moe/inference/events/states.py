@@ -57,6 +57,7 @@ class States:
         assert model.encoders is not None
         self._model, self._encoder = model, model.encoders.sequence
         assert isinstance(self._encoder, EventSequence)
+        self._mixers = self._encoder.prepared()
         start = self._encoder.nothing_D.detach()[None], *self._encoder.start(1)
         size = sum(one.numel() * one.element_size() for one in start)
         self.slots = max(1, int(megabytes * 2**20 / size))
@@ -90,7 +91,8 @@ class States:
             row_R = torch.tensor(rows)
             state = tuple(one.index_select(0, slot_M[row_R]) for one in self._table[1:])
             events = windows([histories[row].more for row in rows], self._model.num_items)
-            last_MD[row_R] = self._encoder.extend(self._items(events.item), events, state)
+            item_RLD = self._items(events.item)
+            last_MD[row_R] = self._encoder.extend(item_RLD, events, state, self._mixers)
         return last_MD
 
     def _slots(self, histories: Sequence[History]) -> list[int]:

@@ -5,6 +5,7 @@ Axes: B rows, M windows, L events of a window, D width of the embeddings.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -12,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recsys_moe.model.encoders.base import Encoder
-from recsys_moe.model.encoders.mixers import MIXERS, Mixer, State
+from recsys_moe.model.encoders.mixers import MIXERS, Extender, Mixer, State
 from recsys_moe.model.encoders.mixers.base import after
 from recsys_moe.model.encoders.moment import SinceLast
 from recsys_moe.model.experts import Dropout
@@ -153,22 +154,29 @@ class EventSequence(Encoder):
         out_MD = self.last_norm(x_MD) + self._so_far(*sum_M3.unbind(-1))
         return out_MD, (sum_M3, time_M, *now)
 
-    def extend(self, item_MLD: Tensor, events: Events, state: State) -> Tensor:
+    def prepared(self) -> list[Extender]:
+        """The mixers of the blocks, for `extend` of a model that learns no more."""
+        parts: Any = self.blocks
+        return [block.mixer.prepared() for block in parts]
+
+    def extend(
+        self, item_MLD: Tensor, events: Events, state: State, mixers: Sequence[Extender]
+    ) -> Tensor:
         """(M, D): what is said after a few more events, at least one for each row of the state,
-        as after as many `step`s within 1e-5. Padding has no ratings."""
+        as after as many `step`s within 1e-5. Padding has no ratings. `mixers`: `prepared`."""
         sum_M3, before_M, *kept = state
         count_M = events.place
         gap_ML = _days(events.time.diff(dim=1, prepend=before_M[:, None]))
         gap_ML[:, 0] *= sum_M3[:, 2] > 0
         x_MLD = self.first_norm(item_MLD + self._about(events.value, gap_ML))
         parts: Any = self.blocks
-        for block in parts:
+        for block, mixer in zip(parts, mixers, strict=True):
             size = block.kept
             asked = block.mixer_norm(x_MLD), events.time, tuple(kept[:size])
             if block is parts[-1]:
-                x_MLD, mixed = after(x_MLD, count_M), block.mixer.last(*asked, count_M)
+                x_MLD, mixed = after(x_MLD, count_M), mixer.last(*asked, count_M)
             else:
-                mixed = block.mixer.extend(*asked)
+                mixed = mixer.extend(*asked)
             x_MLD, kept = block.join(x_MLD, mixed), kept[size:]
         off_ML, rated_ML = self._off(item_MLD, events.value), _rated(events.value)
         sum_M3 = sum_M3 + torch.stack([off_ML.sum(1), rated_ML.sum(1), count_M], -1)

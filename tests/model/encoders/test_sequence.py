@@ -97,7 +97,7 @@ def test_further_events_after_a_state_say_what_steps_say(
         for place in range(split):
             state = made.step(item_MLD[:, place], log.value[:, place], log.time[:, place], state)[1]
         ends = log.item[:, split:], value_ML, log.time[:, split:], torch.arange(rows), count_M
-        found_MD = made.extend(item_MLD[:, split:], Events(*ends), state)
+        found_MD = made.extend(item_MLD[:, split:], Events(*ends), state, made.prepared())
         for place in range(split, split + int(count_M.max())):
             out_MD, state = made.step(
                 item_MLD[:, place], log.value[:, place], log.time[:, place], state

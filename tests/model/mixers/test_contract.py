@@ -182,5 +182,10 @@ def test_further_events_after_a_state_have_what_forward_has(
         whole_MLD = made(x_MLD, time_ML)
         count_M = torch.full((windows,), length)
         state = made.read(x_MLD[:, :length], time_ML[:, :length], count_M)[1]
-        found_MLD = made.extend(x_MLD[:, length:], time_ML[:, length:], state)
+        further = x_MLD[:, length:], time_ML[:, length:], state
+        count_M = torch.randint(more, (windows,)) + 1
+        last_MD = made.prepared().last(*further, count_M)
+        found_MLD = made.prepared().extend(*further)
     torch.testing.assert_close(found_MLD, whole_MLD[:, length:], rtol=1e-5, atol=1e-5)
+    expected_MD = whole_MLD[torch.arange(windows), length + count_M - 1]
+    torch.testing.assert_close(last_MD, expected_MD, rtol=1e-5, atol=1e-5)

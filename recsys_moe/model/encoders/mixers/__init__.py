@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from recsys_moe.model.encoders.mixers.attention import Attention
-from recsys_moe.model.encoders.mixers.base import Mixer, State
+from recsys_moe.model.encoders.mixers.base import Extender, Mixer, State
 from recsys_moe.model.encoders.mixers.decay import Decay
 from recsys_moe.model.encoders.mixers.gru import GRU
 from recsys_moe.model.encoders.mixers.lru import LRU
 
-__all__ = ["MIXERS", "Mixer", "State"]
+__all__ = ["MIXERS", "Extender", "Mixer", "State"]
 
 MIXERS: dict[str, type[Mixer]] = {
     "decay": Decay,

@@ -5,13 +5,23 @@ Axes: M windows, L places, D width.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 State: TypeAlias = tuple[Tensor, ...]
 """What is left of the events so far; the first axis of every tensor is that of the windows."""
+
+
+class Extender(Protocol):
+    """A few more events of windows whose state is kept."""
+
+    def extend(self, x_MLD: Tensor, time_ML: Tensor, state: State) -> Tensor:
+        """(M, L, D): what `forward` has at the places of further events."""
+
+    def last(self, x_MLD: Tensor, time_ML: Tensor, state: State, count_M: Tensor) -> Tensor:
+        """(M, D): the same at the last of `count_M` events."""
 
 
 class Mixer(nn.Module):
@@ -41,8 +51,11 @@ class Mixer(nn.Module):
         """One more event: what `forward` has at its place (M, D), and the state after it."""
         raise NotImplementedError
 
+    def prepared(self) -> Extender:
+        """For a model that learns no more: may keep what depends on its weights alone."""
+        return self
+
     def extend(self, x_MLD: Tensor, time_ML: Tensor, state: State) -> Tensor:
-        """(M, L, D): what `forward` has at the places of a few more events."""
         found = []
         for x_MD, time_M in zip(x_MLD.unbind(1), time_ML.unbind(1), strict=True):
             out_MD, state = self.step(x_MD, time_M, state)

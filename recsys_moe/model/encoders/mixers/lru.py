@@ -3,22 +3,26 @@
 Orvieto et al., arXiv 2303.06349, section 3 and table 1; for recommendation: Yue et al.,
 arXiv 2310.02367 (LRURec). Complex numbers are pairs of real ones, which every export format has.
 
-Axes: M windows, L places, D width, H complex hidden units, C places of a chunk.
+Axes: M windows, L places, D width, H complex hidden units, C places of a chunk
+or powers of lambda.
 """
 
 from __future__ import annotations
 
 import math
+from copy import deepcopy
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from recsys_moe.model.encoders.mixers.base import Mixer, State, after
+from recsys_moe.model.encoders.mixers.base import Extender, Mixer, State, after
 
 CHUNK = 16
 """Places that are worked off one after another, in all chunks at once: 2.5 times as fast on a
 processor as doubling (64 windows of 200 places, forward and backward)."""
+FEW = 16
+"""Further events of a window whose last output is one product, with a (D, D) matrix for each."""
 RADIUS = 0.99
 """The largest |lambda| to begin with; its square is uniform below (arXiv 2303.06349, lemma 3.2)."""
 
@@ -57,24 +61,8 @@ class LRU(Mixer):
         real, imag = _advance((state[0], state[1]), (real_CH[1], imag_CH[1]), self._into(x_MD))
         return self.out(torch.cat([real, imag], -1)), (real, imag)
 
-    def extend(self, x_MLD: Tensor, time_ML: Tensor, state: State) -> Tensor:
-        return self._said(self._extended(x_MLD, state))
-
-    def last(self, x_MLD: Tensor, time_ML: Tensor, state: State, count_M: Tensor) -> Tensor:
-        return self._said(after(self._extended(x_MLD, state), count_M))
-
-    def _extended(self, x_MLD: Tensor, state: State) -> Tensor:
-        """Hidden units (M, L, H) by complex numbers, one operation an event: this is never
-        exported."""
-        size_H, angle_H = torch.exp(-self.log_decay_H.exp()), self.log_angle_H.exp()
-        factor_H, hidden_MH, found = torch.polar(size_H, angle_H), torch.complex(*state), []
-        for input_MH in torch.complex(*self._into(x_MLD)).unbind(1):
-            hidden_MH = torch.addcmul(input_MH, factor_H, hidden_MH)
-            found.append(hidden_MH)
-        return torch.stack(found, 1)
-
-    def _said(self, hidden: Tensor) -> Tensor:
-        return self.out(torch.cat([hidden.real, hidden.imag], -1))
+    def prepared(self) -> Extender:
+        return PreparedLRU(self)
 
     def _hidden(self, x_MLD: Tensor) -> Pair:
         return recurrence(self._into(x_MLD), self._powers(CHUNK))
@@ -90,6 +78,62 @@ class LRU(Mixer):
         size_CH = torch.exp(-self.log_decay_H.exp() * exponent_C)
         angle_CH = self.log_angle_H.exp() * exponent_C
         return size_CH * angle_CH.cos(), size_CH * angle_CH.sin()
+
+
+class PreparedLRU:
+    """`extend` and `last` of an LRU that learns no more, by complex numbers: never exported.
+
+    A unit's real and imaginary part lie side by side, and gamma is part of B. The last output is
+    y_n = Re(C lambda^n h_0) + sum_k K_k x_(n-k) + c_n with K_k = Re(C lambda^k gamma B): of all but
+    that one no hidden units are needed.
+    """
+
+    @torch.no_grad()
+    def __init__(self, lru: LRU) -> None:
+        lru = deepcopy(lru).double()  # the kernels are products of many
+        powers_CH = torch.complex(*lru._powers(FEW))
+        into_HE = torch.cat([lru.into.weight, lru.into.bias[:, None]], 1)  # E = D + 1, with b
+        into_HE = torch.complex(*into_HE.chunk(2)) * lru.log_scale_H.exp()[:, None]
+        out_DH = torch.complex(*lru.out.weight.chunk(2, 1))
+        kernel_CED = torch.einsum("dh,ch,he->ced", out_DH.conj(), powers_CH[:FEW], into_HE).real
+        self._into = _side_by_side(into_HE.T).T.contiguous()
+        self._out, self._bias_D = _side_by_side(out_DH), lru.out.bias.float()
+        self._kernel_XD = kernel_CED[:, :-1].flip(0).flatten(0, 1).float()
+        constant_CD = F.pad(kernel_CED[:, -1].cumsum(0), (0, 0, 1, 0))
+        self._constant_CD = (constant_CD + lru.out.bias).float()
+        self._powers_CH = powers_CH.to(torch.complex64)
+
+    def extend(self, x_MLD: Tensor, time_ML: Tensor, state: State) -> Tensor:
+        hidden = F.linear(x_MLD, self._into[:, :-1], self._into[:, -1])
+        hidden_MLH = torch.view_as_complex(hidden.unflatten(-1, (-1, 2)))
+        before_MH, factor_H = torch.complex(*state), self._powers_CH[1]
+        for hidden_MH in hidden_MLH.unbind(1):
+            before_MH = hidden_MH.addcmul_(factor_H, before_MH)
+        return F.linear(hidden, self._out, self._bias_D)
+
+    def last(self, x_MLD: Tensor, time_ML: Tensor, state: State, count_M: Tensor) -> Tensor:
+        width = x_MLD.shape[1]
+        if width > FEW:
+            return after(self.extend(x_MLD, time_ML, state), count_M)
+        hidden_MH = self._powers_CH.index_select(0, count_M) * torch.complex(*state)
+        said_MD = F.linear(torch.view_as_real(hidden_MH).flatten(1), self._out)
+        kernel_XD = self._kernel_XD[-width * x_MLD.shape[2] :]
+        said_MD.addmm_(aligned(x_MLD, count_M).flatten(1), kernel_XD)
+        return said_MD.add_(self._constant_CD.index_select(0, count_M))
+
+
+def aligned(x_MLD: Tensor, count_M: Tensor) -> Tensor:
+    """The first `count_M` places at the right end, and zeros before them."""
+    if int(count_M.min()) == x_MLD.shape[1]:
+        return x_MLD
+    place_ML = torch.arange(-x_MLD.shape[1], 0) + count_M[:, None]
+    x_MLD = x_MLD.take_along_dim(place_ML.clamp(min=0)[..., None], 1)
+    return x_MLD.mul_((place_ML >= 0)[..., None])
+
+
+def _side_by_side(of_units: Tensor) -> Tensor:
+    """Complex numbers (..., H) as (..., 2 H) real ones."""
+    return torch.view_as_real(of_units).flatten(-2).float()
 
 
 def recurrence(inputs: Pair, powers: Pair) -> Pair:
