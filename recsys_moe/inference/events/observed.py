@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from functools import partial
+from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from recsys_moe import raw_ids
@@ -37,13 +39,20 @@ class Event(NamedTuple):
         return f"{self.time!r} {self.item}" if self.id is None else f"id {self.id}"
 
 
+as_event = partial(tuple.__new__, Event)
+"""Of its fields in a tuple; faster than `Event(*fields)`."""
 GivenEvent: TypeAlias = Event | Mapping[str, Any]
 NAMES = dict.fromkeys(Event._fields)
+OWN = NAMES.keys() - {"user"}
 NUMBERS = int, float
+NUMBER = frozenset(NUMBERS)
+OPTIONAL = NUMBER | {type(None)}
 
 
-def distinct(events: Iterable[Event]) -> list[Event]:
+def distinct(events: list[Event]) -> list[Event]:
     """Of one user; of those delivered twice the first."""
+    if len({one.time for one in events}) == len(events) and all(one.id is None for one in events):
+        return events
     first: dict[str, Event] = {}
     for one in events:
         first.setdefault(one.key, one)
@@ -66,6 +75,32 @@ def read_events(
         except DataError as error:
             raise DataError(f"{name}[{row}]: {error}") from None
     return events
+
+
+def read_plain(given: Iterable[Any], low: float, high: float) -> list[Event] | None:
+    """What `read_event` makes of the events of a request, all at once: twice as fast.
+
+    None unless all are dicts that obey the rules, with values in low..high: then one by one.
+    """
+    are_dicts = type(given) is list and {dict}.issuperset(map(type, given))
+    if not are_dicts or not OWN.issuperset(chain.from_iterable(given)):
+        return None
+    times, values = [one.get("time") for one in given], [one.get("value") for one in given]
+    if not (
+        NUMBER.issuperset(map(type, times))
+        and all(0 <= time <= LATEST for time in times)
+        and OPTIONAL.issuperset(map(type, values))
+        and all(value is None or low <= value <= high for value in values)
+    ):
+        return None
+    try:
+        items = [_id("item", one.get("item")) for one in given]
+        keys = [None if (key := one.get("id")) is None else _id("id", key) for one in given]
+    except DataError:
+        return None
+    numbers = (None if value is None else float(value) for value in values)
+    columns = items, map(float, times), numbers, repeat(None), keys
+    return [*map(as_event, zip(*columns, strict=False))]
 
 
 def read_event(given: GivenEvent, *, of_users: bool) -> Event:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Sequence
+
+import numpy as np
 
 from recsys_moe.data.histories import rating_scale
 from recsys_moe.errors import DataError
-from recsys_moe.inference.events.observed import Event, GivenEvent, read_events
+from recsys_moe.inference.events.observed import Event, GivenEvent, read_events, read_plain
 from recsys_moe.inference.plain import shown
 from recsys_moe.kinds import rating_task
 from recsys_moe.schema import Schema
@@ -26,12 +29,15 @@ class EventReader:
         self._rated = None if number is None else schema.tasks[number]
         self._mean, self._std = rating_scale(schema)
         counts = {} if self._rated is None else schema.counts("train", self._rated.name)
+        self._accepted = self._bounds()
         self._range = counts.get("min", -math.inf), counts.get("max", math.inf)
 
     def read(
         self, given: Iterable[GivenEvent], *, of_users: bool, name: str = "events"
     ) -> list[Event]:
         """See `read_events`. Raises DataError for a rating outside the range of the task, too."""
+        if not of_users and (found := read_plain(given, *self._accepted)) is not None:
+            return found
         events = read_events(given, of_users=of_users, name=name)
         for row, one in enumerate(events):
             try:
@@ -40,16 +46,25 @@ class EventReader:
                 raise DataError(f"{name}[{row}]: {error}") from None
         return events
 
-    def standardised(self, value: float) -> float:
-        """A rating in standard deviations of training; NaN of a missing one.
+    def standardised(self, values: Sequence[float]) -> list[float]:
+        """Ratings in standard deviations of training; NaN of a missing one.
 
-        Beyond the training labels it counts as the nearest of them: what the model never saw
+        Beyond the training labels one counts as the nearest of them: what the model never saw
         would move its scores anywhere.
         """
-        if self._rated is None or math.isnan(value):
-            return math.nan
+        if self._rated is None:
+            return [math.nan] * len(values)
         low, high = self._range
-        return (min(max(value, low), high) - self._mean) / self._std
+        inside = np.minimum(np.maximum(np.asarray(values, np.float64), low), high)
+        found: list[float] = ((inside - self._mean) / self._std).tolist()
+        return found
+
+    def _bounds(self) -> tuple[float, float]:
+        """The values that `check` accepts, where they are finite."""
+        if self._rated is None:
+            return math.inf, -math.inf
+        low, high, most = self._rated.low, self._rated.high, sys.float_info.max
+        return -most if low is None else low, most if high is None else high
 
     def check(self, event: Event) -> None:
         """Raise DataError for a rating outside the range of the task."""

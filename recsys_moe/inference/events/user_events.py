@@ -19,7 +19,7 @@ from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
 from recsys_moe.inference.events.observed import Event, GivenEvent, distinct
 from recsys_moe.inference.events.reader import EventReader
-from recsys_moe.inference.events.states import Entry
+from recsys_moe.inference.events.states import TIME, Entry, as_entry
 from recsys_moe.inference.events.store import EMPTY, EventStore, Observed, Timeline, is_known
 from recsys_moe.inference.vocabulary import Vocabulary
 from recsys_moe.model.request import Events
@@ -196,7 +196,7 @@ class UserEvents:
             if one.item == self._sizes[1] or (one.item, math.floor(one.time)) not in known:
                 found.append(one)
         found = [one for one in found if one.time < asked.before]
-        return sorted(found, key=lambda one: one.time)[-self.length :]
+        return sorted(found, key=TIME)[-self.length :]
 
     def is_stored(self, user: int, item: int, time: float) -> bool:
         """Is an event in the log of the model folder, as far as the last ones of its user tell?"""
@@ -215,10 +215,11 @@ class UserEvents:
             else self._last(one)
             for one in asked
         ]
-        flat = [event for own in new for event in own]
-        values = [math.nan if one.value is None else one.value for one in flat]
-        items, times = [str(one.item) for one in flat], [one.time for one in flat]
-        entries = iter(self._entries(items, times, values))
+        if not (flat := [event for own in new for event in own]):
+            return [[] for _ in new]
+        items, times, ratings, *_ = zip(*flat, strict=True)
+        values = [math.nan if one is None else one for one in ratings]
+        entries = iter(self._entries([*map(str, items)], times, values))
         return [[*islice(entries, len(own))] for own in new]
 
     def _last(self, asked: Asked) -> Sequence[Event]:
@@ -237,8 +238,8 @@ class UserEvents:
         if not items:
             return []
         index_N = self.items.places(items)
-        columns = times, index_N, map(self._reader.standardised, values)
-        return [Entry(*one) for one in zip(*columns, strict=True)]
+        columns = times, index_N, self._reader.standardised(values)
+        return [*map(as_entry, zip(*columns, strict=True))]
 
     def _base(self, user: int) -> list[Entry]:
         """The stored events of a known user."""
@@ -247,7 +248,7 @@ class UserEvents:
         first, end = self._stored["first"][user : user + 2].tolist()
         part = slice(max(first, end - self.length), end)
         columns = (self._stored[name][part].tolist() for name in ("time", "item", "value"))
-        return [Entry(*one) for one in zip(*columns, strict=True)]
+        return [*map(as_entry, zip(*columns, strict=True))]
 
     def _windows(
         self, user_M: Tensor, joined: Mapping[int, Sequence[Entry]], window_B: Tensor

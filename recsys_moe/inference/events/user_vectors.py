@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from recsys_moe.inference.events.states import Entry, History, States
+from recsys_moe.inference.events.states import TIME, Entry, History, States
 from recsys_moe.inference.events.user_events import Asked, UserEvents, Windows
 
 MOST_STEPS = 16
@@ -74,7 +74,7 @@ class UserVectors:
             return past if past else History([]), _end_of(past)
         user: Hashable = asked.name or asked.user
         end = self._end(user, asked)
-        more = sorted(own, key=lambda one: one.time)
+        more = sorted(own, key=TIME)
         left_out = max(0, end.events + len(more) - self._events.length)
         are_few = len(more) <= MOST_STEPS and left_out <= end.events
         # Of the same second as a stored event it may be the same event.
