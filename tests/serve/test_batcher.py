@@ -6,7 +6,9 @@ import asyncio
 import time
 from typing import Any
 
-from recsys_moe.serve.batcher import Batcher, Busy, Queue
+import pytest
+
+from recsys_moe.serve.batcher import ENOUGH, QUIET_TURNS, Batcher, Busy, Queue
 from recsys_moe.serve.metrics import Metrics
 
 
@@ -101,3 +103,41 @@ def test_one_batch_runs_at_a_time_and_the_event_loop_goes_on() -> None:
         batcher.close()
 
     asyncio.run(go())
+
+
+def closed_loop(queue: Queue, clients: int, rounds: int = 4) -> None:
+    """Clients that ask again some turns of the loop after their answers."""
+
+    async def client(batcher: Batcher, number: int) -> None:
+        for _ in range(rounds):
+            for _ in range(number % QUIET_TURNS):
+                await asyncio.sleep(0)
+            assert await batcher.submit("a", number + 20, 1, 5.0) == 2 * number + 40
+
+    async def go() -> None:
+        batcher = Batcher([queue], Metrics())
+        await asyncio.gather(*(client(batcher, number) for number in range(clients)))
+        batcher.close()
+
+    asyncio.run(go())
+
+
+def test_clients_who_ask_again_share_a_batch() -> None:
+    run = Doubling()
+    closed_loop(Queue("a", run, 1024, 100), clients=9)
+    assert {len(batch) for batch in run.batches[1:-1]} == {9}
+
+
+def test_a_batch_that_is_full_or_alone_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue = Queue("a", Doubling(), 1024, 100, waiting=ENOUGH)
+    assert not queue.is_growing()
+    assert not Queue("a", Doubling(), 8, 100, waiting=8).is_growing()
+    monkeypatch.setattr(Queue, "is_growing", lambda self: pytest.fail("waits"))
+    closed_loop(Queue("a", Doubling(), 1024, 100), clients=1)
+
+
+def test_a_small_batch_waits_until_some_turns_bring_nothing() -> None:
+    queue = Queue("a", Doubling(), 1024, 100, waiting=2)
+    assert [queue.is_growing() for _ in range(QUIET_TURNS)] == [True] * QUIET_TURNS
+    queue.waiting = 3
+    assert [queue.is_growing() for _ in range(QUIET_TURNS + 1)] == [True] * QUIET_TURNS + [False]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recsys_moe.errors import DataError
-from recsys_moe.inference.events.observed import Event, read_events
+from recsys_moe.inference.events.observed import Event, read_events, read_plain
 
 
 def test_ids_are_text_in_their_one_form_and_numbers_plain() -> None:
@@ -65,3 +68,30 @@ def test_an_event_of_a_request_names_no_user() -> None:
 def test_one_event_where_a_list_belongs_is_a_type_error(one: Any) -> None:
     with pytest.raises(TypeError, match="expected a list of events"):
         read_events(one, of_users=False)
+
+
+ODD = st.sampled_from(
+    [None, True, -1, 0, 3, 3.5, 9, "3", " ", "x" * 513, math.nan, 2.0**70, 10**400]
+)
+
+
+@given(
+    st.lists(
+        st.fixed_dictionaries(
+            {"item": st.integers(0, 3) | ODD, "time": st.integers(0, 9) | ODD},
+            optional={"value": st.integers(1, 5) | ODD, "id": ODD, "user": ODD},
+        ),
+        max_size=4,
+    )
+)
+def test_events_read_at_once_are_those_that_are_read_one_by_one(events: list[Any]) -> None:
+    if (found := read_plain(events, 1, 5)) is not None:
+        assert repr(found) == repr(read_events(events, of_users=False))
+        assert all(one.value is None or 1 <= one.value <= 5 for one in found)
+
+
+def test_plain_events_are_read_at_once() -> None:
+    first = {"item": 1, "time": 2, "value": 3, "id": "a"}
+    events = [first, {"item": "b", "time": 2.5}, {"item": 7, "time": 0, "value": None, "id": None}]
+    assert read_plain(events, 1, 5) == read_events(events, of_users=False)
+    assert read_plain([first], 4, 5) is None
