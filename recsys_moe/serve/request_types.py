@@ -22,14 +22,16 @@ from pydantic import (
     StrictInt,
     StrictStr,
     Tag,
+    ValidatorFunctionWrapHandler,
     WithJsonSchema,
+    WrapValidator,
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from recsys_moe import raw_ids
 from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.whom import ColdUser
-from recsys_moe.inference.events.observed import GivenEvent
+from recsys_moe.inference.events.observed import GivenEvent, ReadEvents, read_plain
 
 INTEGER = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 RULE = "rule"
@@ -177,6 +179,12 @@ def _events_tag(value: Any) -> str | None:
     return "each" if value and isinstance(value[0], list | None) else "all"
 
 
+def _read_at_once(value: Any, handler: ValidatorFunctionWrapHandler) -> Any:
+    """Ordinary events need no object for each; all others are checked one by one."""
+    found = read_plain(value)
+    return handler(value) if found is None else found
+
+
 OwnEvents = Annotated[
     Annotated[list[OwnEvent], Tag("all")] | Annotated[list[list[OwnEvent] | None], Tag("each")],
     Discriminator(
@@ -184,6 +192,7 @@ OwnEvents = Annotated[
         custom_error_type=RULE,
         custom_error_message="must be a list of events, or a list of such lists, one per row",
     ),
+    WrapValidator(_read_at_once),
 ]
 
 
@@ -236,8 +245,10 @@ def plain_events(events: Iterable[OwnEvent]) -> list[GivenEvent]:
     return [vars(one) for one in events]
 
 
-def events_of(given: OwnEvents, rows: int) -> list[Any]:
+def events_of(given: OwnEvents | ReadEvents, rows: int) -> list[Any]:
     """For the predictor: one list of all rows, or a list of each. Raises DataError."""
+    if isinstance(given, ReadEvents):
+        return given
     if not given or isinstance(given[0], OwnEvent):
         return plain_events(given)  # type: ignore[arg-type]
     if len(given) != rows:
@@ -245,7 +256,7 @@ def events_of(given: OwnEvents, rows: int) -> list[Any]:
     return [plain_events(one or ()) for one in given]
 
 
-def events_by_row(given: OwnEvents, rows: int) -> list[list[GivenEvent]]:
+def events_by_row(given: OwnEvents | ReadEvents, rows: int) -> list[list[GivenEvent]]:
     """A list of each row, the same one where they have one. Raises DataError."""
     found = events_of(given, rows)
     return found if found and isinstance(found[0], list) else [found] * rows

@@ -66,9 +66,10 @@ class Scoring:
         )
         context = predictor.context.read_all([(one.context, one.rows) for one in requests])
         events = None
-        if any(one.events for one in requests):
-            read = events_of if len(requests) == 1 else events_by_row  # errors name its places
-            lists = (read(one.events, one.rows) for one in requests)
+        if len(requests) == 1:
+            events = events_of(requests[0].events, requests[0].rows)  # errors name its places
+        elif any(one.events for one in requests):
+            lists = (events_by_row(one.events, one.rows) for one in requests)
             events = [*chain.from_iterable(lists)]
         scores = predictor.score(users, items, context=context, events=events)
         unused = [*unused_of_pairs(users, "user"), *unused_of_pairs(items, "item")]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeAlias
 
 from recsys_moe import raw_ids
@@ -16,6 +16,7 @@ LATEST = 253_402_300_799
 """The end of the year 9999; times in milliseconds lie behind it since 1978."""
 LONGEST_ID = 512
 """Characters of an id."""
+MOST = sys.float_info.max
 LARGEST = 2**63 - 1
 """Whole numbers that need no further look at their text."""
 
@@ -45,8 +46,6 @@ GivenEvent: TypeAlias = Event | Mapping[str, Any]
 NAMES = dict.fromkeys(Event._fields)
 OWN = NAMES.keys() - {"user"}
 NUMBERS = int, float
-NUMBER = frozenset(NUMBERS)
-OPTIONAL = NUMBER | {type(None)}
 
 
 def distinct(events: list[Event]) -> list[Event]:
@@ -77,30 +76,42 @@ def read_events(
     return events
 
 
-def read_plain(given: Iterable[Any], low: float, high: float) -> list[Event] | None:
-    """What `read_event` makes of the events of a request, all at once: twice as fast.
+class ReadEvents(list[Event]):
+    """What `read_events` made of the events of a request."""
 
-    None unless all are dicts that obey the rules, with values in low..high: then one by one.
+
+def read_plain(given: Any) -> ReadEvents | None:
+    """`read_events` of a request, in a third of the time.
+
+    None unless all are dicts of plain ids and numbers that obey the rules.
     """
-    are_dicts = type(given) is list and {dict}.issuperset(map(type, given))
-    if not are_dicts or not OWN.issuperset(chain.from_iterable(given)):
+    found = ReadEvents()
+    if type(given) is not list:
         return None
-    times, values = [one.get("time") for one in given], [one.get("value") for one in given]
-    if not (
-        NUMBER.issuperset(map(type, times))
-        and all(0 <= time <= LATEST for time in times)
-        and OPTIONAL.issuperset(map(type, values))
-        and all(value is None or low <= value <= high for value in values)
-    ):
-        return None
-    try:
-        items = [_id("item", one.get("item")) for one in given]
-        keys = [None if (key := one.get("id")) is None else _id("id", key) for one in given]
-    except DataError:
-        return None
-    numbers = (None if value is None else float(value) for value in values)
-    columns = items, map(float, times), numbers, repeat(None), keys
-    return [*map(as_event, zip(*columns, strict=False))]
+    for one in given:
+        if type(one) is not dict or not one.keys() <= OWN:
+            return None
+        get: Callable[[str], Any] = one.get
+        time, value, key = get("time"), get("value"), get("id")
+        item, own = _plain_id(get("item")), None if key is None else _plain_id(key)
+        if item is None or (own is None and key is not None):
+            return None
+        if type(time) not in NUMBERS or not 0 <= time <= LATEST:
+            return None
+        if value is not None:
+            if type(value) not in NUMBERS or not -MOST <= value <= MOST:
+                return None
+            value = float(value)
+        found.append(as_event((item, float(time), value, None, own)))
+    return found
+
+
+def _plain_id(value: Any) -> str | None:
+    """Of a text or a whole number of 64 bits; None for others, and for what is no id."""
+    if type(value) is int and -LARGEST <= value <= LARGEST:
+        return str(value)
+    is_text = type(value) is str and len(value) <= LONGEST_ID
+    return raw_ids.of_text(value) if is_text else None
 
 
 def read_event(given: GivenEvent, *, of_users: bool) -> Event:

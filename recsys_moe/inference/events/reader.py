@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from recsys_moe.data.histories import rating_scale
 from recsys_moe.errors import DataError
-from recsys_moe.inference.events.observed import Event, GivenEvent, read_events, read_plain
+from recsys_moe.inference.events.observed import (
+    Event,
+    GivenEvent,
+    ReadEvents,
+    read_events,
+    read_plain,
+)
 from recsys_moe.inference.plain import shown
 from recsys_moe.kinds import rating_task
 from recsys_moe.schema import Schema
@@ -29,16 +34,21 @@ class EventReader:
         self._rated = None if number is None else schema.tasks[number]
         self._mean, self._std = rating_scale(schema)
         counts = {} if self._rated is None else schema.counts("train", self._rated.name)
-        self._accepted = self._bounds()
+        self._accepted = math.inf, -math.inf
+        if (rated := self._rated) is not None:
+            low, high = rated.low, rated.high
+            self._accepted = -math.inf if low is None else low, math.inf if high is None else high
         self._range = counts.get("min", -math.inf), counts.get("max", math.inf)
 
     def read(
         self, given: Iterable[GivenEvent], *, of_users: bool, name: str = "events"
     ) -> list[Event]:
         """See `read_events`. Raises DataError for a rating outside the range of the task, too."""
-        if not of_users and (found := read_plain(given, *self._accepted)) is not None:
-            return found
-        events = read_events(given, of_users=of_users, name=name)
+        found = None if of_users else given if isinstance(given, ReadEvents) else read_plain(given)
+        events = read_events(given, of_users=of_users, name=name) if found is None else found
+        low, high = self._accepted
+        if all(one.value is None or low <= one.value <= high for one in events):
+            return events
         for row, one in enumerate(events):
             try:
                 self.check(one)
@@ -59,21 +69,13 @@ class EventReader:
         found: list[float] = ((inside - self._mean) / self._std).tolist()
         return found
 
-    def _bounds(self) -> tuple[float, float]:
-        """The values that `check` accepts, where they are finite."""
-        if self._rated is None:
-            return math.inf, -math.inf
-        low, high, most = self._rated.low, self._rated.high, sys.float_info.max
-        return -most if low is None else low, most if high is None else high
-
     def check(self, event: Event) -> None:
         """Raise DataError for a rating outside the range of the task."""
         if (value := event.value) is None:
             return
         if self._rated is None:
             raise DataError(f"the model has no rating task, got value {value:g}; omit the value")
-        low = -math.inf if self._rated.low is None else self._rated.low
-        high = math.inf if self._rated.high is None else self._rated.high
+        low, high = self._accepted
         if not low <= value <= high:
             bounds = f"must be in {low:g}..{high:g}, got {shown(value)}"
             raise DataError(f"value is the {self._rated.name} and {bounds}")
