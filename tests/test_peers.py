@@ -101,18 +101,22 @@ def test_each_round_begins_with_another_contender() -> None:
 
 
 def test_ratios_are_taken_within_a_round() -> None:
-    """60 / 10 and 90 / 30: 6 and 3, median 4.5, where the ratio of the medians is 75 / 20."""
-    rates = {"ours": (60.0, 90.0), "rechub": (10.0, 30.0)}
+    """60 / 10 and 90 / 30: 6 and 3, median 4.5, where the ratio of the medians is 75 / 20. By joint
+    choice 80 / 10 and 150 / 30: 8 and 5."""
+    rates = {"ours": (60.0, 90.0), "joint3": (80.0, 150.0), "rechub": (10.0, 30.0)}
     blocks = [
         {"contender": name, "round": round_, "examples_per_s": rates[name][round_]}
-        for name, round_ in (("rechub", 1), ("ours", 1), ("ours", 0), ("rechub", 0))
+        for name in rates
+        for round_ in (1, 0)
     ]
-    ours, rechub = compare().compared(blocks, 16)
+    ours, joint, rechub = compare().compared(blocks, 16)
     assert rechub["ratio"] == (4.5, pytest.approx(3.3), pytest.approx(5.7))  # and the tenths
     assert (rechub["goal"], rechub["met"]) == (8, False)
     judged = ("ratio", "goal", "met")
     assert [compare().row(rechub)[key] for key in judged] == ["4.5 (3.3 - 5.7)", ">= 8", "no"]
     assert [compare().row(ours)[key] for key in judged] == ["", "", ""]
+    assert compare().row(rechub)["joint3"] == "6.5 (5.3 - 7.7)"
+    assert (compare().row(joint)["joint3"], compare().row(joint)["joint2"]) == ("", "")
 
 
 @pytest.mark.parametrize(

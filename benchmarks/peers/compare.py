@@ -35,10 +35,14 @@ from recsys_moe.schema import Schema  # noqa: E402
 
 CONTENDERS = {
     "ours": "recsys-moe fit (moesart, k=2)",
+    "joint3": "the same, joint=3",
+    "joint2": "the same, joint=2",
     "rechub": "torch-rechub MMOE, MTLTrainer",
     "deepctr": "DeepCTR-Torch MMOE, model.fit",
     "twin": "dense masked twin",
 }
+JOINT = {"joint3": 3, "joint2": 2}
+"""Experts that the tasks of ours share; the quality of 3 is known, see research/joint.md."""
 PEERS = ("rechub", "deepctr")
 GOALS = {
     experts: dict.fromkeys(PEERS, goal) for experts, goal in ((16, 8.0), (64, 20.0), (256, 60.0))
@@ -70,9 +74,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = common.parser(__doc__, rounds=3)
     parser.add_argument("--experts", type=int, nargs="+", default=[16, 64, 256])
-    parser.add_argument(
-        "--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS)
-    )
+    usual = [name for name in CONTENDERS if name not in JOINT]
+    parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=usual)
     parser.add_argument("--batch-size", type=int, default=BATCH)
     parser.add_argument("--data", type=Path, help="prepared folder; default: synthetic rows")
     parser.add_argument("--peers-python", type=Path, default=Path("build/peers-venv/bin/python"))
@@ -113,7 +116,8 @@ def measure(
     """One block: a fresh process that trains and times itself."""
     name = block["contender"]
     python = options.peers_python if name in PEERS else sys.executable
-    script = HERE / f"run_{'peer' if name in PEERS else name}.py"
+    kind = "peer" if name in PEERS else "ours" if name in JOINT else name
+    script, settings = HERE / f"run_{kind}.py", {**settings, "joint": JOINT.get(name, 0)}
     threads = {"OMP_NUM_THREADS": str(options.threads)}
     run = subprocess.run(
         [str(python), str(script), json.dumps(settings | block)],
@@ -136,6 +140,7 @@ def report(blocks: list[dict[str, Any]], options: argparse.Namespace) -> None:
     columns = {
         "contender": "{contender}", "E": "{experts}", "examples/s": "{rates:,.0f}",
         "ours is, times": "{ratio}", "goal": "{goal}", "met": "{met}",
+        **{f"{name} is, times": f"{{{name}}}" for name in JOINT if name in options.contenders},
     }  # fmt: skip
     common.table(columns, map(row, summary))
     rows = options.data.name if options.data else "synthetic"
@@ -155,6 +160,8 @@ def compared(blocks: list[dict[str, Any]], experts: int) -> list[dict[str, Any]]
             entry["ratio"] = times = common.ratio(rates, "ours", name)
             entry["goal"] = goal = GOALS.get(experts, {}).get(name)
             entry["met"] = goal and times.median >= goal
+        forms = [form for form in JOINT if form in rates and form != name]
+        entry["joint"] = {form: common.ratio(rates, form, name) for form in forms}
         found.append(entry)
     return found
 
@@ -169,6 +176,7 @@ def row(entry: dict[str, Any]) -> dict[str, Any]:
         "ratio": f"{entry['ratio']:.1f}" if "ratio" in entry else "",
         "goal": f">= {goal:g}" if goal else "",
         "met": common.MET[entry["met"]] if goal else "",
+        **{form: f"{entry['joint'][form]:.1f}" if form in entry["joint"] else "" for form in JOINT},
     }
 
 
