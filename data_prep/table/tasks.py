@@ -33,6 +33,8 @@ from recsys_moe.schema import SPLITS
 Counts = dict[str, int]
 LEAST_WAITING = 1 << 22
 """Ids of pieces, repeated ones too, before they are joined: 50 to 100 MB."""
+MOST_BYTES = 1 << 30
+"""Of known and waiting ids before they are joined: an array of texts ends at 2 GiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,21 +99,24 @@ def merge(parts: Iterable[Seen]) -> Seen:
 
 class Distinct:
     """Distinct texts of many arrays, in the order of their first places. Arrays wait until they
-    have as many texts as are known: these are then hashed a few times, not once per array."""
+    have as many texts as are known, or `MOST_BYTES`: these are then hashed a few times, not once
+    per array."""
 
     def __init__(self, known: pa.Array) -> None:
-        self.known, self.waiting = known, 0
+        self.known, self.waiting, self.bytes = known, 0, 0
         self.parts: list[pa.Array] = []
 
     def add(self, texts: pa.Array) -> None:
         self.parts.append(texts)
         self.waiting += len(texts)
-        if self.waiting > max(len(self.known), LEAST_WAITING):
+        self.bytes += texts.nbytes
+        is_large = self.known.nbytes + self.bytes > MOST_BYTES
+        if is_large or self.waiting > max(len(self.known), LEAST_WAITING):
             self.found()
 
     def found(self) -> pa.Array:
         self.known = pc.unique(pa.concat_arrays([self.known, *self.parts]))
-        self.parts, self.waiting = [], 0
+        self.parts, self.waiting, self.bytes = [], 0, 0
         return self.known
 
 

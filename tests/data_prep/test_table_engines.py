@@ -271,3 +271,15 @@ def test_ids_of_many_pieces_are_in_the_order_of_their_first_places_and_hashed_a_
     assert distinct.found().to_pylist() == [str(number) for number in range(300)]
     # Pieces one by one: 300^2 / 2 known ids, again and again. Doubling: at most some times 600.
     assert sum(hashed) < 5 * 600
+
+
+def test_long_ids_are_joined_before_an_array_of_texts_is_full(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(tasks, "MOST_BYTES", 1000)
+    distinct, part = tasks.Distinct(pa.array([], pa.string())), pa.array(["x" * 300])
+    most = 0
+    for _ in range(20):
+        distinct.add(part)
+        most = max(most, distinct.known.nbytes + sum(one.nbytes for one in distinct.parts))
+    assert len(distinct.found()) == 1 and most <= 1000
