@@ -26,7 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.replies import ErrorReply
-from recsys_moe.serve.request_types import RULE, NewItem, NewUser, OwnEvent, UserEvent
+from recsys_moe.serve.request_types import NewItem, NewUser, OwnEvent, UserEvent
 from recsys_moe.serve.requests import EventsRequest
 
 logger = logging.getLogger("recsys_moe")
@@ -38,6 +38,8 @@ TOO_MANY = "too many requests are waiting; try again in a second"
 LATER = {"Retry-After": "1"}
 SHOWN = 3
 """Faults of a body that its message lists."""
+SAID = ("value_error", "too_long")
+"""Types of faults whose message has the value."""
 ANY = "*"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 NAME = re.compile(r"\*|[a-z0-9]([a-z0-9._-]*[a-z0-9])?|[0-9a-f]*(:[0-9a-f.]*){2,}", re.ASCII)
@@ -128,7 +130,7 @@ def _words(fault: ErrorDetails, body: type[BaseModel]) -> str:
     text = fault["msg"].removeprefix("Value error, ")
     if fault["type"] == "too_short":  # all such lists need one
         return "must not be empty, got []; add an entry"
-    if fault["type"] not in (RULE, "missing", "extra_forbidden"):
+    if fault["type"] in SAID:
         return text
     got = json.dumps(fault["input"], default=repr)[:80]
     name = str(fault["loc"][-1])[:80] if fault["loc"] else "body"

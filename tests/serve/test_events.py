@@ -192,7 +192,13 @@ def test_lists_that_arrive_together_are_written_by_few_fsyncs_and_answered_each(
         ),
         ("/predict", {**PAIRS, "events": [[OWN]]}, "a list per row (2), got 1"),
         ("/predict", {**PAIRS, "events": OWN}, "must be a list of events"),
-        ("/predict", {**PAIRS, "events": [OWN, [OWN]]}, "events[1]: Input should be"),
+        (
+            "/predict",
+            {**PAIRS, "events": [OWN, ["x"]]},
+            'events[1]: Input should be an object, got ["x"]',
+        ),
+        ("/recommend", {"users": [1], "k": "5"}, 'k: Input should be a valid integer, got "5"'),
+        ("/recommend", {"users": [1], "k": 0}, "greater than or equal to 1, got 0"),
         ("/recommend", {"users": [], "events": []}, "features, history or events of a new user"),
     ],
 )
