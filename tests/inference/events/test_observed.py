@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from recsys_moe.errors import DataError
-from recsys_moe.inference.events.observed import Event, read_events, read_plain
+from recsys_moe.inference.events.observed import Event, distinct, read_events, read_plain
 
 
 def test_ids_are_text_in_their_one_form_and_numbers_plain() -> None:
@@ -25,6 +25,12 @@ def test_an_event_without_an_id_is_known_by_item_and_time() -> None:
     assert Event("a", 1.0).key == Event("a", 1.0, 5.0).key
     keys = {one.key for one in (Event("a", 1.0), Event("b", 1.0), Event("a", 2.0))}
     assert len(keys | {Event("a", 1.0, id="1.0 a").key}) == 4
+
+
+def test_of_two_deliveries_the_first_is_kept_whatever_their_times() -> None:
+    named = [Event("a", 1.0, id="x"), Event("b", 2.0), Event("a", 3.0, id="x")]
+    assert distinct(named) == named[:2]
+    assert distinct([Event("a", 1.0), Event("a", 1.0, 5.0)]) == [Event("a", 1.0)]
 
 
 @pytest.mark.parametrize(
