@@ -28,6 +28,7 @@ LARGE = 10_000_000
 """Rows from which on the size of tables and bags decides (research/large_data.md)."""
 TABLE_BYTES = 4 * 2**30
 """Most memory of all tables with their gradients, Adam's moments and average, on a large log."""
+MOST_BATCH = 1 << 16
 SPARSE = 5
 """Labels per user and item below which their means say most of what can be learned."""
 USUAL_STD, USUAL_MEAN = (0.5, 2.0), 6.0
@@ -111,10 +112,8 @@ def _batches(facts: Facts) -> None:
     power = 2 ** round(math.log2(facts.rows / 64))
     size, why = min(max(power, 128), 2048), f"about 64 steps an epoch of {facts.rows:,} rows"
     if facts.rows >= LARGE and facts.ids > 64 * size:
-        size, why = (
-            2 ** round(math.log2(facts.ids / 64)),
-            f"a step moves tables of {facts.ids:,} ids",
-        )
+        size = min(2 ** round(math.log2(facts.ids / 64)), MOST_BATCH)
+        why = f"a step moves tables of {facts.ids:,} ids"
     size = -(-size // processes) * processes
     facts.choose("trainer.batch_size", size, why)
 

@@ -128,6 +128,8 @@ def test_a_large_log_has_tables_that_fit_batches_that_move_them_and_bags_in_samp
     assert (large["trainer.batch_size"], large["model.bag_sample"]) == (32768, 128)
     few_ids = chosen(schema_of(20_000_000, 70_000, 10_000))
     assert (few_ids["model.embedding_dim"], few_ids["trainer.batch_size"]) == (128, 2048)
+    most = chosen(schema_of(100_000_000, 90_000_000, 10_000_000))
+    assert most["trainer.batch_size"] == 65536  # not 10^8 / 64, whose activations fill any memory
     assert "model.bag_sample" not in chosen(schema_of(2_000_000, 6040, 3706))
 
 
