@@ -25,7 +25,7 @@ INSTEAD = "; without it, few rows get softmax"
 """Ends the reason of a router that the data alone would not get."""
 MANY_ROWS = 1_000_000
 LARGE = 10_000_000
-"""Rows from which on the size of tables and bags decides (research/large_data.md)."""
+"""Rows from which on the size of tables decides (research/large_data.md)."""
 TABLE_BYTES = 4 * 2**30
 """Most memory of all tables with their gradients, Adam's moments and average, on a large log."""
 MOST_BATCH = 1 << 16
@@ -175,8 +175,6 @@ def _tables(facts: Facts) -> None:
         facts.choose("model.bag_dim", 0, "without a projection, which would escape weight decay")
     if has_bags and facts.ratings:
         facts.choose("model.bag_ratings", "linear", "all ratings train both embeddings of an item")
-    if has_bags and facts.rows >= LARGE:
-        facts.choose("model.bag_sample", 128, f"{facts.rows:,} rows: popular items have long bags")
     needed, why = _fitted_means(facts)
     facts.choose("model.biases", needed, why)
 
