@@ -9,7 +9,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from recsys_moe import raw_ids
 from recsys_moe.cli.options import Events, Json, Model, Overwrite, Retrieve, opt
 from recsys_moe.cli.recommend_inputs import candidates_of, cold_user, context_of, with_items_of
 from recsys_moe.errors import ConfigError
@@ -191,11 +190,12 @@ def _tell_unused(
 ) -> None:
     """On stderr, what the model could not use."""
     from recsys_moe.inference.cold_start.options import unused_lines
+    from recsys_moe.raw_ids import of_text
 
     for unused in resolved.unused:
         for line in unused_lines(unused):
             logger.info("%s", line)
-    named = {0: str(raw_ids.of_text(user))} if isinstance(user, str) else {}
+    named = {0: str(of_text(user))} if isinstance(user, str) else {}
     if unseen and named and not predictor.observed(named):
         logger.info("unknown user %s: non-personalised recommendations", user)
 

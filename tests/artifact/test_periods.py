@@ -142,6 +142,7 @@ def test_evaluate_reports_periods_that_add_up_to_the_split(timed: Path, tmp_path
     assert kept["periods"] == periods
 
 
+@pytest.mark.slow
 def test_evaluate_prints_a_table_per_task_and_the_report_draws_it(
     timed: Path, command: Command, tmp_path: Path
 ) -> None:

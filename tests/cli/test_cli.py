@@ -37,6 +37,10 @@ def call(*args: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(words(*args), capture_output=True, text=True, env=env, timeout=240)
 
 
+TRIES = 5
+"""Of what is measured beside work that comes and goes."""
+
+
 def processor_seconds() -> float:
     """Of all processes that were started here and have ended; other work does not add to them."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -51,17 +55,21 @@ def importing(module: str) -> float:
 
 
 @pytest.mark.serial
-def test_help_answers_fast_and_loads_no_torch() -> None:
-    seconds = []
-    for _ in range(3):
-        before = processor_seconds()
-        result = call("--help")
-        seconds.append(processor_seconds() - before)
-    assert result.returncode == 0 and "prepare" in result.stdout
-    assert min(seconds) < max(0.5, 3 * importing("typer.rich_utils"))
-    check = (
-        "import sys, recsys_moe.cli; sys.exit('torch' in sys.modules or 'pandas' in sys.modules)"
-    )
+def test_help_answers_fast() -> None:
+    assert "prepare" in call("--help").stdout
+    assert any(helping() < max(0.5, 3 * importing("typer.rich_utils")) for _ in range(TRIES))
+
+
+def helping() -> float:
+    """Processor seconds of `--help`."""
+    before = processor_seconds()
+    assert call("--help").returncode == 0
+    return processor_seconds() - before
+
+
+@pytest.mark.parametrize("module", ["numpy", "pandas", "pyarrow", "torch"])
+def test_the_command_line_is_read_without_the_library(module: str) -> None:
+    check = f"import sys, recsys_moe.cli.commands; sys.exit({module!r} in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check]).returncode == 0
 
 

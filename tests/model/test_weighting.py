@@ -242,6 +242,7 @@ def test_means_are_those_of_the_steps_since_the_last(name: str) -> None:
     assert weighting.take_means() == [0.0, 0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "pcgrad"])
 def test_the_weighted_loss_forgets_the_unit_of_a_task(name: str) -> None:
     """Ten times the loss ends with the same factor times loss, of uncertainty and famo, or

@@ -95,6 +95,7 @@ def test_none_is_one_evaluation_of_the_first_model(data: Path, tmp_path: Path, d
     assert [{**one, "seconds": 0} for one in results["periods"]] == same
 
 
+@pytest.mark.slow
 def test_an_interrupted_backtest_goes_on_without_repeating_a_run(
     data: Path, done: Path, tmp_path: Path
 ) -> None:

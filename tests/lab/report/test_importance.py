@@ -141,6 +141,7 @@ def test_the_report_has_a_table_of_cold_rows_where_there_are_any(
         assert (head + rows in text) == (name in segments)
 
 
+@pytest.mark.slow
 def test_context_features_are_shuffled_among_the_rows(
     context_run: Path, contextual: Path, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ def test_one_group_is_no_timeline() -> None:
     assert routing_by_events("watch", before, top, experts=2) is None
 
 
+@pytest.mark.slow
 def test_the_report_of_a_model_that_reads_events_has_the_figure(
     timed_run: Path, tmp_path: Path
 ) -> None:

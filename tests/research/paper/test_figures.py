@@ -186,6 +186,7 @@ def test_sparse_inference_keeps_as_many_experts_for_every_router(
     assert asked == [(f"{name}-0.9_0.1-seed0", "test", 3) for name in routers]
 
 
+@pytest.mark.slow
 def test_the_figure_has_its_numbers_beside_it(study: tuple[Results, Path], prepared: Path) -> None:
     results, out = study
     draw("inference", results, prepared, out)
