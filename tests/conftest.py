@@ -215,6 +215,19 @@ def run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def bilinear_run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with a bilinear term and biases. Read only."""
+    from recsys_moe.config.settings import parse_config
+    from recsys_moe.train.fit import fit
+
+    out = tmp_path_factory.mktemp("runs") / "bilinear"
+    model = {**TINY_MODEL, "bilinear_rank": 8, "bilinear_diagonal": True, "biases": True}
+    trainer = {"max_epochs": 2, "batch_size": 64}
+    fit(parse_config({"model": model, "trainer": trainer}), prepared, out)
+    return out
+
+
+@pytest.fixture(scope="session")
 def featured(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`prepared` with the features of tests/features.py. Read only."""
     from tests.features import with_features

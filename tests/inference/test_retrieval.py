@@ -21,21 +21,11 @@ from recsys_moe.inference.predictor import ColdUser, Predictor, Recommendation
 from recsys_moe.inference.ranking import retrieval
 from recsys_moe.inference.ranking.retrieval import ItemIndex, largest_products
 from recsys_moe.train.fit import fit
-from tests.conftest import TINY_MODEL, Command, tells
+from tests.conftest import Command, tells
 
 ITEMS, USERS = 40, [*range(1, 11)]
 Lists = list[list[Recommendation]]
 NO_FAISS = 'needs faiss-cpu: pip install "recsys-moe[ann]"'
-
-
-@pytest.fixture(scope="module")
-def bilinear_run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run with a bilinear term and biases. Read only."""
-    out = tmp_path_factory.mktemp("runs") / "bilinear"
-    model = {**TINY_MODEL, "bilinear_rank": 8, "bilinear_diagonal": True, "biases": True}
-    config = {"model": model, "trainer": {"max_epochs": 2, "batch_size": 64}}
-    fit(parse_config(config), prepared, out)
-    return out
 
 
 @pytest.fixture(scope="module")

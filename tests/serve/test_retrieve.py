@@ -7,26 +7,15 @@ from typing import Any
 
 import pytest
 
-from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.inference.predictor import Predictor
 from recsys_moe.inference.ranking import retrieval
 from recsys_moe.inference.ranking.retrieval import ItemIndex, Retriever
 from recsys_moe.serve.models import load
-from recsys_moe.train.fit import fit
-from tests.conftest import TINY_MODEL, Command, tells
+from tests.conftest import Command, tells
 from tests.serve.conftest import Caller
 
 MOST, USERS = 3, [*range(1, 11)]
-
-
-@pytest.fixture(scope="module")
-def bilinear_run(prepared: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("runs") / "bilinear"
-    model = {**TINY_MODEL, "bilinear_rank": 8, "bilinear_diagonal": True}
-    config = {"model": model, "trainer": {"max_epochs": 1, "batch_size": 64}}
-    fit(parse_config(config), prepared, out)
-    return out
 
 
 @pytest.fixture(scope="module")
