@@ -47,6 +47,8 @@ def test_a_mix_is_ranked_on_the_mix_itself(predictor: Predictor) -> None:
     assert items(by_rating) == [ids[i] for i in expected]
     with pytest.raises(ConfigError, match=r"one of .*got 'watch\+r"):
         predictor.recommend([5], score="watch+rating")
+    with pytest.raises(ConfigError, match=r"got 'rating\*watch'; did you mean 'watch\*rating'"):
+        predictor.recommend([5], score="rating*watch")
 
 
 @pytest.fixture

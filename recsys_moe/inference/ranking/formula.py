@@ -26,7 +26,7 @@ def formula_of(score: str | None, tasks: Sequence[Task]) -> tuple[str, ...]:
     if score is None:
         return next(iter(known.values())) if first is None else (tasks[first].name,)
     if score not in known:
-        raise ConfigError(
-            f"--score must be one of {', '.join(known)}, got {score!r}; {suggestion(score, known)}"
-        )
+        mirrored = "*".join(reversed(score.split("*")))
+        hint = suggestion(mirrored if mirrored in known else score, known)
+        raise ConfigError(f"--score must be one of {', '.join(known)}, got {score!r}; {hint}")
     return known[score]
