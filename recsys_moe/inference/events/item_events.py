@@ -8,7 +8,7 @@ from torch import Tensor
 
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.data.running_past import RunningPast, WithGiven
-from recsys_moe.inference.events.store import Told
+from recsys_moe.inference.events.timeline import Told
 from recsys_moe.inference.events.user_events import UserEvents, Windows
 from recsys_moe.inference.vocabulary import Vocabulary
 from recsys_moe.model.request import Standing

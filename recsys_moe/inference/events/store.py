@@ -1,49 +1,36 @@
 """The last events of each user, in memory.
 
-A timeline is replaced, never changed: a reader needs no lock and keeps what it has read.
+A reader needs no lock: the timeline of a user is replaced, and it keeps what it has read.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import math
 import sys
 import threading
 import time
-from array import array
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import Protocol
 from weakref import WeakSet
 
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.inference.events.observed import Event
+from recsys_moe.inference.events.timeline import (
+    EMPTY,
+    Timeline,
+    Told,
+    inserted,
+    is_known,
+    last_events,
+    line_of,
+    told,
+)
 
 TOLERANCE = 3600.0
 MAX_USERS, MAX_EVENTS = 100_000, 200_000
 REPLAYED_AT_ONCE = 1000
-
-
-class Timeline(NamedTuple):
-    """The last events of a user, by time; those of equal times in the order they arrived.
-
-    32 bytes an event, and the text of each item once.
-    """
-
-    item: tuple[str, ...] = ()
-    """Raw ids."""
-    value: array[float] = array("d")
-    """NaN: not rated."""
-    time: array[float] = array("d")
-    """Seconds since 1970."""
-    keys: array[int] = array("Q")
-    """What a second delivery is known by."""
-    gone: array[int] = array("Q")
-    """The same of the last events that made room for later ones."""
-    version: int = 0
-    """Another one for all other events of the process; 0: empty."""
 
 
 STORED, DUPLICATE = "stored", "duplicate"
@@ -72,10 +59,6 @@ class Observed:
         """Reasons by place in the list, from 0."""
         pairs = enumerate(self.outcomes)
         return {row: words for row, words in pairs if words not in (STORED, DUPLICATE)}
-
-
-Told: TypeAlias = tuple[str, str, float]
-"""User, item and second of an event."""
 
 
 class Sink(Protocol):
@@ -138,13 +121,13 @@ class EventStore:
         with self._lock:
             self._followers.add(follower)
             lines = [*self._users.items()]
-        follower.add(_last_events(lines, self.max_events))
+        follower.add(last_events(lines, self.max_events))
 
     def _tell(self, events: Iterable[Told]) -> None:
         if self._followers:
-            told = [*events]
+            some = [*events]
             for follower in [*self._followers]:
-                follower.add(told)
+                follower.add(some)
 
     def append(
         self, events: Sequence[Event], newest: Mapping[str, float] | None = None
@@ -163,13 +146,13 @@ class EventStore:
                 last = (newest or {}).get(user, -math.inf)
                 outcomes.append(self._outcome(event, line, last, latest))
                 if outcomes[-1] == STORED:
-                    changed[user] = _inserted(line, event, self.length)
+                    changed[user] = inserted(line, event, self.length)
             pairs = zip(events, outcomes, strict=True)
             stored = [event for event, words in pairs if words == STORED]
             if stored and self.sink is not None:
                 self.sink.append(stored)
             self._commit(changed)
-            self._tell(map(_told, stored))
+            self._tell(map(told, stored))
         return Observed(outcomes)
 
     def replay(self, events: Iterable[Event]) -> None:
@@ -177,13 +160,13 @@ class EventStore:
         left = iter(events)
         with self._lock:
             while part := [*itertools.islice(left, REPLAYED_AT_ONCE)]:
-                self._tell([_told(event) for event in part if self._replay(event)])
+                self._tell([told(event) for event in part if self._replay(event)])
 
     def _replay(self, event: Event) -> bool:
         line = self.of(user := str(event.user))
         if is_known(event, line) or self._is_too_old(event, line):
             return False
-        self._commit({user: _inserted(line, event, self.length)})
+        self._commit({user: inserted(line, event, self.length)})
         return True
 
     def keep(self, events: Iterable[Event]) -> None:
@@ -193,9 +176,9 @@ class EventStore:
         for event in events:
             found.setdefault(str(event.user), []).append(event)
         with self._lock:
-            lines = {user: _line(own) for user, own in found.items()}
+            lines = {user: line_of(own) for user, own in found.items()}
             self._commit(lines)
-            self._tell(_last_events([*lines.items()], sys.maxsize))
+            self._tell(last_events([*lines.items()], sys.maxsize))
 
     def _commit(self, changed: dict[str, Timeline]) -> None:
         for user, line in changed.items():
@@ -233,67 +216,3 @@ class EventStore:
 
     def _is_too_old(self, event: Event, line: Timeline) -> bool:
         return len(line.time) >= self.length and event.time < line.time[0]
-
-
-EMPTY = Timeline()
-_versions = itertools.count(1)
-
-
-def _inserted(line: Timeline, event: Event, length: int) -> Timeline:
-    """A copy with the event behind those of its time and before; the first one makes room."""
-    place = bisect_right(line.time, event.time)
-    item = (*line.item[:place], sys.intern(str(event.item)), *line.item[place:])
-    value, moment, keys = line.value[:], line.time[:], line.keys[:]
-    value.insert(place, math.nan if event.value is None else event.value)
-    moment.insert(place, event.time)
-    keys.insert(place, _digest(event))
-    more = max(0, len(item) - length)
-    gone = (line.gone + keys[:more])[-length:]
-    kept = item[more:], value[more:], moment[more:], keys[more:]
-    return Timeline(*kept, gone, next(_versions))
-
-
-def _line(events: Sequence[Event]) -> Timeline:
-    """Of one user, in the order of their arrival: as `_inserted` one after the other."""
-    first: dict[int, Event] = {}
-    for event in events:
-        first.setdefault(_digest(event), event)
-    own = dict(sorted(first.items(), key=lambda pair: pair[1].time))
-    values = [math.nan if event.value is None else event.value for event in own.values()]
-    return Timeline(
-        tuple(sys.intern(str(event.item)) for event in own.values()),
-        array("d", values),
-        array("d", [event.time for event in own.values()]),
-        array("Q", own),
-        version=next(_versions),
-    )
-
-
-def _told(event: Event) -> Told:
-    return str(event.user), str(event.item), event.time
-
-
-def _last_events(lines: Sequence[tuple[str, Timeline]], most: int) -> list[Told]:
-    """At most so many, and those of the same time as the first of them."""
-    times = sorted(itertools.chain.from_iterable(line.time for _, line in lines))
-    since = times[-most] if len(times) > most else -math.inf
-    return [
-        (user, item, moment)
-        for user, line in lines
-        for item, moment in zip(line.item, line.time, strict=True)
-        if moment >= since
-    ]
-
-
-def is_known(event: Event, line: Timeline) -> bool:
-    """Was it delivered before?"""
-    if not line.time:
-        return False
-    key = _digest(event)
-    return key in line.keys or key in line.gone
-
-
-def _digest(event: Event) -> int:
-    """8 bytes: among a million events of a user, two would be equal once in 40 million times."""
-    text = event.key.encode("utf-8", "surrogatepass")
-    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big")

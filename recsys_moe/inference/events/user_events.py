@@ -20,7 +20,8 @@ from recsys_moe.errors import DataError
 from recsys_moe.inference.events.observed import Event, GivenEvent, distinct
 from recsys_moe.inference.events.reader import EventReader
 from recsys_moe.inference.events.states import TIME, Entry, as_entry
-from recsys_moe.inference.events.store import EMPTY, EventStore, Observed, Timeline, is_known
+from recsys_moe.inference.events.store import EventStore, Observed
+from recsys_moe.inference.events.timeline import EMPTY, Timeline, is_known
 from recsys_moe.inference.vocabulary import Vocabulary
 from recsys_moe.model.request import Events
 

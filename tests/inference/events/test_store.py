@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from recsys_moe.errors import ConfigError, DataError, RunError
 from recsys_moe.inference.events.journal import Journal
 from recsys_moe.inference.events.observed import Event
-from recsys_moe.inference.events.store import EventStore, Observed, Timeline, Told
+from recsys_moe.inference.events.store import EventStore, Observed
+from recsys_moe.inference.events.timeline import Timeline, Told
 
 NOW = 1_000_000.0
 
