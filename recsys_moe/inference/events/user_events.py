@@ -1,7 +1,6 @@
 """What the users of a request did: events of the model folder, observed ones, and the request's.
 
-Axes: B rows, M windows (one for each user with each list of the request's own events), L events
-of a window, P stored events of all users, U users of training.
+Axes: B rows, M windows (one for each user with each list of the request's own events).
 """
 
 from __future__ import annotations
@@ -14,13 +13,13 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact.events import no_events
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
 from recsys_moe.inference.events.observed import Event, GivenEvent, distinct
 from recsys_moe.inference.events.reader import EventReader
 from recsys_moe.inference.events.states import TIME, Entry, as_entry
 from recsys_moe.inference.events.store import EventStore, Observed
+from recsys_moe.inference.events.stored import StoredEvents
 from recsys_moe.inference.events.timeline import EMPTY, Timeline, is_known
 from recsys_moe.inference.vocabulary import Vocabulary
 from recsys_moe.model.request import Events
@@ -77,12 +76,12 @@ class UserEvents:
         self.length = artifact.config.model.sequence_length
         store.length = max(store.length, self.length)
         self._sizes = artifact.schema.user.size, artifact.schema.item.size
-        stored = artifact.events or no_events(artifact.schema)
-        nobody = stored["first"][-1:]  # the OOV id has no events
-        self._stored = {**stored, "first": torch.cat([stored["first"], nobody])}
-        time_P = stored["time"]
-        self.newest = float(time_P.max()) if len(time_P) else -math.inf
+        self._stored = StoredEvents(artifact, self.length)
+
+    @property
+    def newest(self) -> float:
         """When the last stored event of all was, seconds."""
+        return self._stored.newest
 
     def observe(self, events: Sequence[Event]) -> Observed:
         """Store checked events."""
@@ -93,10 +92,9 @@ class UserEvents:
         users = sorted(users)
         if not users:
             return {}
-        index_N = self._users.index(users)[0]
-        first_U, time_P = self._stored["first"], self._stored["time"]
-        spans = zip(users, first_U[index_N].tolist(), first_U[index_N + 1].tolist(), strict=True)
-        return {user: float(time_P[end - 1]) for user, first, end in spans if end > first}
+        newest = self._stored.newest_of(self._users.index(users)[0])
+        pairs = zip(users, newest, strict=True)
+        return {user: moment for user, moment in pairs if moment > -math.inf}
 
     def events(self, windows: Windows) -> Events | None:
         """What a model reads of the users of the rows; None where nobody did anything."""
@@ -105,7 +103,7 @@ class UserEvents:
             for place, one in enumerate(windows.asked)
             if one.line.time or one.own or one.before < math.inf
         }
-        return self._windows(windows.user_M, joined, windows.window_B)
+        return self._stored.windows(windows.user_M, joined, windows.window_B)
 
     def asked(
         self,
@@ -190,7 +188,7 @@ class UserEvents:
 
     def joined(self, asked: Asked) -> list[Entry]:
         """The last events of a user, wherever they are from."""
-        found, line = self._base(asked.user), asked.line
+        found, line = self._stored.of(asked.user), asked.line
         known = {(one.item, math.floor(one.time)) for one in found}
         new = self._entries(line.item, line.time, line.value) + self.own([asked])[0]
         for one in new:
@@ -203,7 +201,7 @@ class UserEvents:
         """Is an event in the log of the model folder, as far as the last ones of its user tell?"""
         if time > self.newest:
             return False
-        found = self._base(user)
+        found = self._stored.of(user)
         if len(found) >= self.length and time < found[0].time:
             return True
         return (item, math.floor(time)) in {(one.item, math.floor(one.time)) for one in found}
@@ -241,38 +239,3 @@ class UserEvents:
         index_N = self.items.places(items)
         columns = times, index_N, self._reader.standardised(values)
         return [*map(as_entry, zip(*columns, strict=True))]
-
-    def _base(self, user: int) -> list[Entry]:
-        """The stored events of a known user."""
-        if user >= self._sizes[0]:
-            return []
-        first, end = self._stored["first"][user : user + 2].tolist()
-        part = slice(max(first, end - self.length), end)
-        columns = (self._stored[name][part].tolist() for name in ("time", "item", "value"))
-        return [*map(as_entry, zip(*columns, strict=True))]
-
-    def _windows(
-        self, user_M: Tensor, joined: Mapping[int, Sequence[Entry]], window_B: Tensor
-    ) -> Events | None:
-        first_U, nobody = self._stored["first"], self._sizes[0]
-        user_M = user_M.clamp(max=nobody)
-        end_M = first_U[user_M + 1]
-        count_M = (end_M - first_U[user_M]).clamp(max=self.length)
-        for place, entries in joined.items():
-            count_M[place] = len(entries)
-        width = int(count_M.max()) if len(count_M) else 0
-        if not width:
-            return None
-        there_ML = torch.arange(width) < count_M[:, None]
-        place_ML = (end_M - count_M)[:, None] + torch.arange(width)
-        item_ML = torch.full(there_ML.shape, self._sizes[1])
-        value_ML = torch.full(there_ML.shape, math.nan)
-        time_ML = torch.zeros(there_ML.shape, dtype=torch.float64)
-        columns = zip((time_ML, item_ML, value_ML), ("time", "item", "value"), strict=True)
-        there_ML[[*joined]] = False
-        for number, (column_ML, name) in enumerate(columns):
-            column_ML[there_ML] = self._stored[name][place_ML[there_ML]].to(column_ML.dtype)
-            for place, entries in joined.items():
-                values = [entry[number] for entry in entries]
-                column_ML[place, : len(values)] = torch.tensor(values, dtype=column_ML.dtype)
-        return Events(item_ML, value_ML, time_ML, window_B, count_M[window_B])
