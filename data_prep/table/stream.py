@@ -27,6 +27,7 @@ from data_prep.table import entities, times
 from data_prep.table import files as table_files
 from data_prep.table import tasks as table_tasks
 from data_prep.table.engines import Mapper
+from data_prep.table.pieces import Piece, pieces_of
 from data_prep.table.spec import Request
 from data_prep.table.spelling import warned
 from data_prep.table.tasks import Counts, Job, Seen
@@ -50,7 +51,7 @@ def prepare(
     force: bool,
 ) -> Schema:
     """As `table.prepare`, whose arguments these are. Raises DataError and ConfigError."""
-    pieces = table_files.pieces(place)
+    pieces = pieces_of(place)
     job = Job(
         request=request,
         folder=out.resolve().parent / f".{out.name}.rows-{os.getpid()}",
@@ -110,9 +111,7 @@ def _bins(most_rows: int, max_memory_mb: int) -> int:
     return max(1, bins)
 
 
-def _seen(
-    job: Job, place: Path, pieces: list[table_files.Piece], mapper: Mapper
-) -> tuple[Seen, Counts]:
+def _seen(job: Job, place: Path, pieces: list[Piece], mapper: Mapper) -> tuple[Seen, Counts]:
     """Pass 1, with users and items in the order of their indices; and what to report of it."""
     tasks = list(enumerate(pieces))
     seen = table_tasks.merge(mapper(partial(table_tasks.set_aside, job), tasks))

@@ -23,8 +23,8 @@ from data_prep.rows import UNKNOWN_TIME, Examples
 from data_prep.split import hash_split, negatives, randomness
 from data_prep.split.hash_split import IdHashes, Placed
 from data_prep.table import columns as table_columns
-from data_prep.table import files as table_files
-from data_prep.table.files import Piece, TableFile
+from data_prep.table.files import TableFile
+from data_prep.table.pieces import Piece, read_piece
 from data_prep.table.spec import Request
 from data_prep.table.spelling import Spelled, joined
 from recsys_moe import raw_ids
@@ -63,7 +63,7 @@ def set_aside(job: Job, numbered: tuple[int, Piece]) -> Seen:
     """Pass 1 for one piece."""
     number, piece = numbered
     bad = BadRows(job.request.skip_bad_rows)
-    files = table_files.read_piece(piece, job.request.columns, bad, job.request.encoding)
+    files = read_piece(piece, job.request.columns, bad, job.request.encoding)
     seen = merge(
         _set_aside(job, file, job.folder / "by-user" / f"{number:06d}-{part:06d}.arrow", bad)
         for part, file in enumerate(files)

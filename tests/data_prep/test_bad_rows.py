@@ -10,7 +10,7 @@ import pytest
 
 from data_prep import books, table
 from data_prep.read import bad_rows
-from data_prep.table import files
+from data_prep.table import pieces
 from recsys_moe.schema import DataError
 from tests.conftest import tells
 from tests.data_prep.samples import (
@@ -78,7 +78,7 @@ def test_rows_with_a_wrong_cell_are_left_out_counted_and_listed(
 
 
 def test_every_engine_skips_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "TEXT_BLOCK", 400)
+    monkeypatch.setattr(pieces, "TEXT_BLOCK", 400)
     text = spoiled().to_csv(index=False).splitlines()
     text[10:10] = ["u1,001,1", "u1,001,1,2,3,4,5"]
     lines(tmp_path / "x.csv", text)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from data_prep import table
-from data_prep.table import files
+from data_prep.table import pieces
 from recsys_moe import encodings
 from recsys_moe.errors import ConfigError, DataError
 from tests.data_prep.samples import columns, hashes
@@ -76,7 +76,7 @@ def test_wide_text_is_named_as_such(encoding: str, tmp_path: Path) -> None:
 def test_a_named_encoding_gives_the_ids_and_bytes_of_utf_8(
     encoding: str, names: list[str], engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "TEXT_BLOCK", 100)
+    monkeypatch.setattr(pieces, "TEXT_BLOCK", 100)
     (tmp_path / "x.csv").write_bytes(text(names).encode(encoding))
     (tmp_path / "8.csv").write_text(text(names), encoding="utf-8")
     found = prepare(

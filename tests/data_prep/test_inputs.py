@@ -18,7 +18,7 @@ import pytest
 from data_prep import table
 from data_prep.read import delimited, raw_files
 from data_prep.read.raw_files import RawFiles
-from data_prep.table import files
+from data_prep.table import pieces
 from data_prep.table.files import _text
 from recsys_moe.cli.commands import app
 from recsys_moe.errors import ConfigError, DataError
@@ -45,7 +45,7 @@ def json_lines(data: pd.DataFrame, path: Path) -> Path:
 def test_json_lines_give_the_rows_of_a_csv(
     name: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "ROWS", 7)
+    monkeypatch.setattr(pieces, "ROWS", 7)
     data = frame().assign(stars=[float("nan"), 2.5, *range(38)])
     (tmp_path / "folder").mkdir()
     source = json_lines(data, tmp_path / name)

@@ -13,7 +13,7 @@ import pytest
 
 from data_prep import table
 from data_prep.split import randomness
-from data_prep.table import engines, files, tasks
+from data_prep.table import engines, pieces, tasks
 from data_prep.table import stream as table_stream
 from data_prep.write import parts
 from recsys_moe.schema import SPLITS, ConfigError, DataError
@@ -82,8 +82,8 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Many pieces, bins, row groups and parts, although there are few rows."""
-    monkeypatch.setattr(files, "ROWS", 100)
-    monkeypatch.setattr(files, "TEXT_BLOCK", 4000)
+    monkeypatch.setattr(pieces, "ROWS", 100)
+    monkeypatch.setattr(pieces, "TEXT_BLOCK", 4000)
     monkeypatch.setattr(parts, "ROWS_PER_GROUP", 300)
     monkeypatch.setattr(parts, "ROWS_PER_PART", 900)
     monkeypatch.setattr(table_stream, "ROW_BYTES", 400)

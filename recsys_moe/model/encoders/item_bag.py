@@ -7,12 +7,11 @@ neighbours, L levels of the rating, D width of the embeddings.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from recsys_moe.model.encoders.bag_sums import bag_sums
 from recsys_moe.model.encoders.base import Encoder, Entity, shown
 from recsys_moe.model.encoders.features import entries_of
 from recsys_moe.model.request import Request
@@ -142,7 +141,7 @@ class ItemBag(Encoder):
 
     def _sums(self, row_P: Tensor, start_U: Tensor) -> Tensor:
         """Sums (U, W) of the rows of the table from each start to the next."""
-        return _sums(self.table(), row_P, start_U)
+        return bag_sums(self.table(), row_P, start_U)
 
     def _scale(self, anchor_U: Tensor) -> Tensor:
         count_U = self.first_N[anchor_U + 1] - self.first_N[anchor_U]
@@ -232,8 +231,8 @@ class LinearItemBag(ItemBag):
             return super()._sums(row_P, start_U)
         step_P = self.step_L[(row_P // self.neighbours).long()]
         row_P = row_P % self.neighbours
-        sum_UW = _sums(self.base_JW, row_P, start_U)
-        return sum_UW + _sums(self.slope_JW, row_P, start_U, step_P)
+        sum_UW = bag_sums(self.base_JW, row_P, start_U)
+        return sum_UW + bag_sums(self.slope_JW, row_P, start_U, step_P)
 
     def set_entries(self, first_N: Tensor, row_P: Tensor) -> None:
         super().set_entries(first_N, row_P)
@@ -252,37 +251,3 @@ class LinearItemBag(ItemBag):
         self.slope_JW.copy_((high_JW - low_JW) / (self.step_L[-2] - self.step_L[0]))
         self.base_JW.copy_(low_JW - self.step_L[0] * self.slope_JW)
         self.kernel_DW.copy_(kernel_DW)
-
-
-def _sums(
-    table_RW: Tensor, row_P: Tensor, start_U: Tensor, weight_P: Tensor | None = None
-) -> Tensor:
-    """Sums (U, W) of the rows, times their weights, from each start to the next."""
-    result: Tensor = _Sums.apply(table_RW, row_P, start_U, weight_P)
-    return result
-
-
-class _Sums(torch.autograd.Function):
-    """F.embedding_bag(mode="sum"), whose own backward pass takes seven times as long (torch 2.13 on
-    a CPU, bags of hundreds of rows). The gradient of a row is itself a sum: over its bags."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, table_RW: Tensor, row_P: Tensor, start_U: Tensor, weight_P: Tensor | None
-    ) -> Tensor:
-        ctx.save_for_backward(row_P, start_U, weight_P)
-        ctx.rows = len(table_RW)
-        start_U = start_U.to(row_P)
-        return F.embedding_bag(row_P, table_RW, start_U, mode="sum", per_sample_weights=weight_P)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
-        row_P, start_U, weight_P = ctx.saved_tensors
-        size_U = start_U.diff(append=start_U.new_tensor([len(row_P)]))
-        order_P = row_P.argsort(stable=True)  # the same sums in the same order on any device
-        bag_P = torch.repeat_interleave(size_U)[order_P]
-        size_R = torch.bincount(row_P, minlength=ctx.rows)
-        weight_P = None if weight_P is None else weight_P[order_P]
-        bags = (bag_P, gradients[0].contiguous(), size_R.cumsum(0) - size_R)
-        gradient_RW = F.embedding_bag(*bags, mode="sum", per_sample_weights=weight_P)
-        return gradient_RW, None, None, None
