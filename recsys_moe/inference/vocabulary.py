@@ -69,6 +69,10 @@ def _one_chunk(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
     return ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
 
 
+def _numbers(ids: pa.Array) -> Tensor:
+    return torch.tensor(ids.cast(pa.int64()).to_numpy())
+
+
 class Vocabulary:
     """Raw ids -> dense indices; unknown ids -> `feature.size`."""
 
@@ -78,6 +82,7 @@ class Vocabulary:
         self._keys = raw_ids.plain(self.ids.cast(pa.string()))
         self._table: dict[str, int] = {}
         self._numbers = pa.types.is_integer(self.ids.type)
+        self._sorted: tuple[Tensor, Tensor] | None = None
         self._has_warned = False
 
     def index(self, raw: Ids) -> tuple[Tensor, Tensor]:
@@ -91,14 +96,23 @@ class Vocabulary:
         if self._table and isinstance(texts, list):
             known = (self._table.get(text, self.feature.size) for text in texts)
             index = torch.tensor([*known], dtype=torch.long)
+        elif are_whole and len(self.ids):
+            index = self._index_of_numbers(_numbers(texts))
         else:
-            keys = self.ids if are_whole else self._keys
-            place = pc.index_in(_array(texts).cast(keys.type), value_set=keys)
+            place = pc.index_in(_array(texts).cast(pa.string()), value_set=self._keys)
             index = torch.tensor(place.fill_null(self.feature.size).to_numpy(zero_copy_only=False))
         index = index.long()
         unseen = index == self.feature.size
         self._warn(texts, unseen)
         return index, unseen
+
+    def _index_of_numbers(self, number_N: Tensor) -> Tensor:
+        """As `index_in`, the first of equal ids, which builds a table of all ids in each call."""
+        if self._sorted is None:
+            self._sorted = _numbers(self.ids).sort(stable=True)
+        number_V, index_V = self._sorted
+        place_N = torch.searchsorted(number_V, number_N).clamp(max=len(number_V) - 1)
+        return index_V[place_N].where(number_V[place_N] == number_N, self.feature.size)
 
     def places(self, texts: Sequence[str]) -> list[int]:
         """`index` of ids as `raw_ids` writes them; a few are found faster."""

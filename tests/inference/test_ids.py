@@ -9,8 +9,11 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from recsys_moe.errors import DataError
 from recsys_moe.inference.files.predict import predict_file
@@ -21,6 +24,7 @@ from recsys_moe.schema import Feature
 from tests.conftest import Command, tells
 
 NUMBERS = pa.chunked_array([pa.array([1, 2, 7, 2**62])])
+WHOLE = st.integers(-(2**63), 2**63 - 1)
 TEXTS = pa.chunked_array([pa.array(["1.0", "007", "7", "u x"])])
 
 
@@ -109,6 +113,16 @@ def test_integers_of_any_width_are_the_ids_that_their_texts_are(kind: pa.DataTyp
     column = pa.chunked_array([pa.array([2], kind)])
     assert vocabulary().index(column)[0].tolist() == [1]
     assert vocabulary(TEXTS).index(pa.array([7], kind))[0].tolist() == [2]
+
+
+@given(st.lists(st.integers(-9, 9), max_size=12), st.lists(st.integers(-9, 9) | WHOLE, max_size=12))
+def test_numbers_are_found_where_arrow_finds_them(known: list[int], asked: list[int]) -> None:
+    """Also the first of equal ones, and in an empty vocabulary."""
+    ids, raw = pa.array(known, pa.int64()), pa.array(asked, pa.int64())
+    found, unseen = vocabulary(pa.chunked_array([ids])).index(raw)
+    places = pc.index_in(raw, value_set=ids)
+    assert found.tolist() == places.fill_null(len(known)).to_pylist()
+    assert unseen.tolist() == places.is_null().to_pylist()
 
 
 def test_an_integer_that_no_int64_holds_is_unseen() -> None:
