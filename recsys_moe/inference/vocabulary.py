@@ -83,7 +83,7 @@ class Vocabulary:
         self._table: dict[str, int] = {}
         self._numbers = pa.types.is_integer(self.ids.type)
         self._sorted: tuple[Tensor, Tensor] | None = None
-        self._has_warned = False
+        self._has_looked = self._has_warned = False
 
     def index(self, raw: Ids) -> tuple[Tensor, Tensor]:
         """Indices (N,) int64, and which ids are unknown.
@@ -91,13 +91,13 @@ class Vocabulary:
         Raises NoId. Warns once if more than MOST_UNSEEN of the ids are unknown.
         """
         raw = plain_ids(raw)
-        are_whole = _are_whole(raw) and _are_whole(self.ids)
+        are_whole = _are_whole(raw) and _are_whole(self.ids) and len(self.ids) > 0
         texts = _one_chunk(raw) if are_whole else self._texts(raw)
-        if self._table and isinstance(texts, list):
-            known = (self._table.get(text, self.feature.size) for text in texts)
-            index = torch.tensor([*known], dtype=torch.long)
-        elif are_whole and len(self.ids):
+        if are_whole:
             index = self._index_of_numbers(_numbers(texts))
+        elif self._is_again():
+            known = texts if isinstance(texts, list) else texts.to_pylist()
+            index = torch.tensor([self._table.get(text, self.feature.size) for text in known])
         else:
             place = pc.index_in(_array(texts).cast(pa.string()), value_set=self._keys)
             index = torch.tensor(place.fill_null(self.feature.size).to_numpy(zero_copy_only=False))
@@ -106,8 +106,15 @@ class Vocabulary:
         self._warn(texts, unseen)
         return index, unseen
 
+    def _is_again(self) -> bool:
+        """From the second call on there is a hash table: `index_in` builds its own in each call."""
+        if self._has_looked and not self._table:
+            self.warm_up()
+        self._has_looked = True
+        return bool(self._table)
+
     def _index_of_numbers(self, number_N: Tensor) -> Tensor:
-        """As `index_in`, the first of equal ids, which builds a table of all ids in each call."""
+        """As `index_in`: the first of equal ids."""
         if self._sorted is None:
             self._sorted = _numbers(self.ids).sort(stable=True)
         number_V, index_V = self._sorted

@@ -125,6 +125,20 @@ def test_numbers_are_found_where_arrow_finds_them(known: list[int], asked: list[
     assert unseen.tolist() == places.is_null().to_pylist()
 
 
+@given(
+    st.lists(st.text("ab", max_size=2), min_size=1, max_size=8),
+    st.lists(st.text("abc", min_size=1, max_size=2), max_size=8),
+)
+def test_texts_are_found_alike_in_the_first_call_and_later(
+    known: list[str], asked: list[str]
+) -> None:
+    made, raw = vocabulary(pa.chunked_array([pa.array(known)])), pa.array(asked, pa.string())
+    first, again = made.index(raw), made.index(raw)
+    listed = made.index(asked)
+    assert first[0].tolist() == again[0].tolist() == listed[0].tolist()
+    assert first[1].tolist() == again[1].tolist() == listed[1].tolist()
+
+
 def test_an_integer_that_no_int64_holds_is_unseen() -> None:
     """2**64 - 1 is no -1."""
     ids = pa.chunked_array([pa.array([-1, 2])])
