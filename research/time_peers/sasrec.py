@@ -1,6 +1,6 @@
 """RecTools' SASRec on the future of MovieLens-1M, in an environment of its own.
 
-    pip install "rectools[torch]==0.19.0" pyarrow
+    pip install "rectools[torch]==0.19.0" "pyarrow<21"
     python -m research.time_peers.sasrec --ml-1m DIR --protocol cut --csv FILE
 
 Its own defaults, but for sessions of 200 and as many epochs as its validation loss, of the last
