@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 import recsys_moe
 from recsys_moe.errors import UserError
-from recsys_moe.serve import http
+from recsys_moe.serve import bodies, http
 from recsys_moe.serve.bounded import request_types
 from recsys_moe.serve.model_info import ModelReply
 from recsys_moe.serve.page import add_page
@@ -110,7 +110,7 @@ def routes(service: Service) -> list[Route]:
 
 def _question(service: Service, kind: str, body: type[Request]) -> Route:
     async def handle(request: HTTPRequest) -> Response:
-        asked = await http.read(request, body, service.limits.max_body)
+        asked = await bodies.read(request, body, service.limits.max_body)
         return http.reply(await service.answer(kind, asked))
 
     summary, replies = QUESTIONS[kind]

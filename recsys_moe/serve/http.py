@@ -1,4 +1,4 @@
-"""What all routes share: bodies, the API key, one shape of errors, counting, names in `Host`.
+"""What all routes share: the API key, one shape of errors, counting, names in `Host`.
 
 The `Host` check stops DNS rebinding: a web page that gives its own name the address 127.0.0.1 could
 read answers of a service on the visitor's machine, but the browser still sends the page's name.
@@ -9,37 +9,26 @@ from __future__ import annotations
 import asyncio
 import hmac
 import ipaddress
-import json
 import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from itertools import islice, pairwise
-from typing import TypeVar
 
 from fastapi import Request, Response
-from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from recsys_moe.errors import ConfigError, suggestion
+from recsys_moe.errors import ConfigError
 from recsys_moe.serve.metrics import Metrics
 from recsys_moe.serve.replies import ErrorReply
-from recsys_moe.serve.request_types import NewItem, NewUser, OwnEvent, UserEvent
-from recsys_moe.serve.requests import EventsRequest
 
 logger = logging.getLogger("recsys_moe")
-Body = TypeVar("Body", bound=BaseModel)
 Endpoint = Callable[[Request], Awaitable[Response]]
 JSON = "application/json"
 MISDIRECTED = "Host header not allowed; add the name with --allow-host"
 TOO_MANY = "too many requests are waiting; try again in a second"
 LATER = {"Retry-After": "1"}
-SHOWN = 3
-"""Faults of a body that its message lists."""
-SAID = ("value_error", "too_long")
-"""Types of faults whose message has the value."""
 ANY = "*"
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
 NAME = re.compile(r"\*|[a-z0-9]([a-z0-9._-]*[a-z0-9])?|[0-9a-f]*(:[0-9a-f.]*){2,}", re.ASCII)
@@ -69,96 +58,6 @@ def check_key(request: Request, key: str | None) -> None:
     if not (same and scheme.lower() == "bearer"):
         message = "send the API key as `Authorization: Bearer KEY`"
         raise refuse(401, message, {"WWW-Authenticate": "Bearer"})
-
-
-async def read(request: Request, body: type[Body], max_body: int) -> Body:
-    """The validated body. Raises 400, 413, 415 or 422."""
-    _check_headers(request, max_body)
-    raw = await _read_bytes(request, max_body)
-    try:
-        return body.model_validate_json(raw)
-    except ValidationError as error:
-        raise _invalid(error, body) from None
-
-
-def _check_headers(request: Request, max_body: int) -> None:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != JSON:
-        raise refuse(415, f"Content-Type must be {JSON}, got {kind[:80] or 'none'}")
-    if request.headers.get("content-encoding", "identity") != "identity":
-        raise refuse(415, "the body must not be compressed; send it without Content-Encoding")
-    announced = request.headers.get("content-length", "0")
-    if announced.isdecimal() and int(announced[:20]) > max_body:
-        raise _too_large(max_body)
-
-
-async def _read_bytes(request: Request, max_body: int) -> bytes:
-    parts, size, more = [], 0, True
-    while more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise refuse(400, "the connection was closed before the body was complete")
-        part, more = message.get("body", b""), message.get("more_body", False)
-        size += len(part)
-        if size > max_body:
-            raise _too_large(max_body)
-        parts.append(part)
-    return b"".join(parts)
-
-
-def _too_large(max_body: int) -> HTTPException:
-    return refuse(413, f"the body must be at most {max_body} bytes; send several requests")
-
-
-def _invalid(error: ValidationError, body: type[BaseModel]) -> HTTPException:
-    """422 with the first few faults, or 400 for invalid JSON."""
-    faults = error.errors(include_url=False, include_context=False)
-    if faults[0]["type"] == "json_invalid":
-        return refuse(400, faults[0]["msg"])
-    places: dict[str, list[ErrorDetails]] = {}
-    for fault in faults:
-        places.setdefault(_place(fault["loc"]), []).append(fault)
-    texts = [
-        f"{place}: {' or '.join(_words(one, body) for one in some[:SHOWN])}"
-        for place, some in islice(places.items(), SHOWN)
-    ]
-    more = f" (and {len(places) - SHOWN} more)" if len(places) > SHOWN else ""
-    return refuse(422, "; ".join(texts) + more)
-
-
-def _words(fault: ErrorDetails, body: type[BaseModel]) -> str:
-    text = fault["msg"].removeprefix("Value error, ")
-    if fault["type"] == "too_short":  # all such lists need one
-        return "must not be empty, got []; add an entry"
-    if fault["type"] in SAID:
-        return text
-    got = json.dumps(fault["input"], default=repr)[:80]
-    name = str(fault["loc"][-1])[:80] if fault["loc"] else "body"
-    if fault["type"] == "missing":
-        return f"field {name!r} must be given, got {got}; add it"
-    if fault["type"] == "extra_forbidden":
-        hint = suggestion(name, _owner(fault["loc"], body).model_fields)
-        return f"there is no field {name!r}, got {got}; {hint}"
-    return f"{text}, got {got}"
-
-
-def _owner(location: Sequence[int | str], body: type[BaseModel]) -> type[BaseModel]:
-    """The object at whose field a fault is."""
-    if "events" in location[:-1]:
-        return UserEvent if issubclass(body, EventsRequest) else OwnEvent
-    return body if len(location) == 1 else NewUser if location[0] == "users" else NewItem
-
-
-def _place(location: Sequence[int | str]) -> str:
-    """("users", 3, "constrained-str") -> users[3]; ("events", "all", 3, "id") -> events[3].id"""
-    text = str(location[0])[:80] if location else "body"
-    is_event = text == "events"
-    for before, part in pairwise(location):
-        if isinstance(part, int):
-            text += f"[{part}]"
-        elif part == "events" or (is_event and isinstance(before, int)):
-            text, is_event = f"{text}.{part[:80]}", True
-    return text
 
 
 class Observed:
