@@ -4,7 +4,7 @@
 
 A made-up log (Zipf items, lognormal users, clusters of taste, ratings, times; text ids of users)
 goes through `prepare table --engine stream --negatives per-user`, one epoch of the recipe
-`movielens_1m_best` from disk, `predict` for up to a million pairs, exact lists of 100 for a few
+`movielens_1m_best` from disk, `predict` for a tenth as many pairs, exact lists of 100 for a few
 users, and two-stage lists for 10,000. Each stage is a fresh process; those in DIR/scale.csv are not
 done again. `--rows`: about so many prepared ones, half of them negatives that `prepare` samples;
 there are a hundredth as many users, and half as many items as users. `--steps`: end the epoch after
@@ -44,7 +44,7 @@ LARGE = {
 """What the recipe needs of other settings with 1,500,000 ids, as `auto` chooses them there."""
 IDS_PER_ROW = 64
 """Of a batch: a step moves all tables, so its rows grow with them, also as `auto` has it."""
-EXACT_USERS, MANY_USERS, K, RETRIEVE, MOST_PAIRS = 4, 10_000, 100, 300, 1_000_000
+EXACT_USERS, MANY_USERS, K, RETRIEVE, MOST_PAIRS = 4, 10_000, 100, 300, 10_000_000
 FIELDS = ("rows", "stage", "done", "seconds", "processor", "peak_mb", "load", "notes")
 MOST_MB, MOST_GROWTH = 8 * 1024, 1.3
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import accumulate, chain
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from itertools import accumulate, chain, islice
 from typing import Any
 
 from recsys_moe.inference.events.store import Observed
@@ -65,45 +65,58 @@ class Scoring:
             whom(chain.from_iterable(one.items for one in requests)), entity="item"
         )
         context = predictor.context.read_all([(one.context, one.rows) for one in requests])
-        events = None
-        if len(requests) == 1:
-            events = events_of(requests[0].events, requests[0].rows)  # errors name its places
-        elif any(one.events for one in requests):
-            lists = (events_by_row(one.events, one.rows) for one in requests)
-            events = [*chain.from_iterable(lists)]
-        scores = predictor.score(users, items, context=context, events=events)
+        scores = predictor.score(users, items, context=context, events=_events(requests))
         unused = [*unused_of_pairs(users, "user"), *unused_of_pairs(items, "item")]
         unused += unused_of_contexts(context)
         return self._cut(scores, unused, [request.rows for request in requests], loaded.version)
 
-    def recommend(self, request: RecommendRequest) -> RecommendReply:
-        loaded = self._current()
-        users = loaded.predictor.resolve(whom(request.everybody))
-        context = loaded.predictor.context.read_rows(request.context, request.rows)
-        lists = loaded.predictor.recommend(
+    def recommend(self, requests: list[RecommendRequest]) -> list[RecommendReply]:
+        """Those that ask alike together, where rows do not influence each other."""
+        loaded, alike = self._current(), dict[Hashable, list[int]]()
+        for number, one in enumerate(requests):
+            key = _asked(one) if loaded.predictor.rows_are_independent else number
+            alike.setdefault(key, []).append(number)
+        found: dict[int, RecommendReply] = {}
+        for numbers in alike.values():
+            some = self._recommend(loaded, [requests[number] for number in numbers])
+            found.update(zip(numbers, some, strict=True))
+        return [found[number] for number in range(len(requests))]
+
+    def _recommend(
+        self, loaded: Loaded, requests: list[RecommendRequest]
+    ) -> Iterator[RecommendReply]:
+        """Of requests that differ in their users, contexts, events and columns alone."""
+        first, predictor = requests[0], loaded.predictor
+        everybody = [*chain.from_iterable(one.everybody for one in requests)]
+        users = predictor.resolve(whom(everybody))
+        context = predictor.context.read_all([(one.context, one.rows) for one in requests])
+        lists = predictor.recommend(
             users,
-            request.k,
+            first.k,
             context=context,
-            events=events_of(request.events, request.rows) if request.events else None,
-            exclude_seen=request.exclude_seen,
-            candidates=request.candidates,
-            where=request.where,
-            score=request.score,
-            retrieve=_retrieve(loaded, request),
+            events=_events(requests),
+            exclude_seen=first.exclude_seen,
+            candidates=first.candidates,
+            where=first.where,
+            score=first.score,
+            retrieve=_retrieve(loaded, first),
         )
-        unseen = loaded.predictor.are_unseen_users(users)
+        unseen = predictor.are_unseen_users(users)
         unused = with_contexts(unused_by_row(users), context)
         self._metrics.unseen("user", sum(unseen))
-        rankings = [
+        columns = chain.from_iterable([one.columns] * one.rows for one in requests)
+        rankings = (
             Ranking(
                 user=shown(user),
                 unseen_user=unseen[row],
                 unused=UnusedReply(**vars(unused[row])) if row in unused else None,
-                items=ranked_items(loaded.predictor, lists[row], request.columns),
+                items=ranked_items(predictor, lists[row], named),
             )
-            for row, user in enumerate(request.everybody)
-        ]
-        return RecommendReply(model=loaded.version, rankings=rankings)
+            for row, (user, named) in enumerate(zip(everybody, columns, strict=True))
+        )
+        for one in requests:
+            own = [*islice(rankings, one.rows)]
+            yield RecommendReply(model=loaded.version, rankings=own)
 
     def explain(self, request: ExplainRequest) -> ExplainReply:
         loaded = self._current()
@@ -216,6 +229,23 @@ class Scoring:
             )
             start += size
         return replies
+
+
+def _events(requests: Sequence[PredictRequest] | Sequence[RecommendRequest]) -> Any:
+    """For the predictor; None without any."""
+    if not any(one.events for one in requests):
+        return None
+    if len(requests) == 1:
+        return events_of(requests[0].events, requests[0].rows)  # errors name its places
+    lists = (events_by_row(one.events, one.rows) for one in requests)
+    return [*chain.from_iterable(lists)]
+
+
+def _asked(request: RecommendRequest) -> Hashable:
+    """What lists are made from, besides the users."""
+    candidates = None if request.candidates is None else tuple(request.candidates)
+    where = tuple(request.where)
+    return request.k, request.exclude_seen, request.score, where, candidates
 
 
 def _retrieve(loaded: Loaded, request: RecommendRequest) -> int | None:

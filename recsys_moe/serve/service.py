@@ -22,6 +22,9 @@ logger = logging.getLogger("recsys_moe")
 BATCH_ROWS = 1024
 """Pairs that run together: about 20 ms that another request may have to wait for them."""
 
+BATCH_SCORES = 1 << 13
+"""Users of a batch times items of the catalogue, for as long: small catalogues have few."""
+
 
 class Service:
     """What the routes call."""
@@ -40,8 +43,12 @@ class Service:
         self.key, self.hosts = key, hosts
         self.draining = False
         scoring = Scoring(lambda: models.current, metrics)
-        queues = [Queue("predict", scoring.predict, BATCH_ROWS, limits.max_queue)]
-        for kind in ("recommend", "explain", "similar", "seen"):
+        users = max(1, BATCH_SCORES // len(models.current.predictor.items.ids))
+        queues = [
+            Queue("predict", scoring.predict, BATCH_ROWS, limits.max_queue),
+            Queue("recommend", scoring.recommend, users, limits.max_queue_users),
+        ]
+        for kind in ("explain", "similar", "seen"):
             run = functools.partial(_one_by_one, getattr(scoring, kind))
             queues.append(Queue(kind, run, 1, limits.max_queue_users))
         self.batcher = Batcher(queues, metrics, limits.max_requests)

@@ -1,0 +1,115 @@
+"""Lists that are asked for together are those that each request gets alone."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.serve.conftest import Caller
+
+EVENTS = [{"item": "i3", "time": 900_000, "value": 4}, {"item": "i5", "time": 900_001}]
+REQUESTS: list[dict[str, Any]] = [
+    {"users": [1], "k": 3},
+    {"users": [2, 7], "k": 3},
+    {"users": [3], "k": 4, "exclude_seen": True},
+    {"users": [4], "k": 3, "columns": ["title"]},
+    {"users": ["nobody"], "k": 3},
+    {"users": [5], "history": [6, 9], "k": 3},
+    {"users": [5], "k": 3, "score": "rating"},
+    {"users": [6], "k": 3, "candidates": [4, 8, 15, 16]},
+    {"users": [6], "k": 3, "candidates": [16, 23]},
+    {"users": [8], "k": 4, "exclude_seen": True},
+]
+WITH_EVENTS: list[dict[str, Any]] = [
+    {"users": ["u1"], "k": 3},
+    {"users": ["u1"], "k": 3, "events": EVENTS},
+    {"users": ["u2", "u7"], "k": 3, "events": [EVENTS[:1], None]},
+    {"users": ["u2", "u7"], "k": 3, "events": EVENTS[1:]},
+    {"users": ["nobody"], "k": 3, "events": EVENTS},
+    {"users": ["u3"], "k": 3, "events": EVENTS, "exclude_seen": True},
+    {"events": EVENTS, "k": 3},
+]
+
+
+def replies(caller: Caller, bodies: list[dict[str, Any]]) -> list[httpx.Response]:
+    async def all_at_once(client: httpx.AsyncClient) -> list[httpx.Response]:
+        asked = (client.post("/recommend", json=body) for body in bodies)
+        return list(await asyncio.gather(*asked))
+
+    found: list[httpx.Response] = caller.together(all_at_once)
+    return found
+
+
+def assert_alike(found: Any, alone: Any) -> None:
+    """Equal, but for the last bits of scores."""
+    if isinstance(alone, float):
+        assert found == pytest.approx(alone, abs=1e-5)
+    elif isinstance(alone, dict):
+        assert found.keys() == alone.keys()
+        for name, one in alone.items():
+            assert_alike(found[name], one)
+    elif isinstance(alone, list):
+        assert len(found) == len(alone)
+        for pair in zip(found, alone, strict=True):
+            assert_alike(*pair)
+    else:
+        assert found == alone
+
+
+def calls_of(monkeypatch: pytest.MonkeyPatch, caller: Caller) -> list[int]:
+    """Users of each call of the predictor."""
+    sizes: list[int] = []
+    predictor = caller.models.current.predictor
+    recommend = predictor.recommend
+
+    def counted(users: Any, *given: Any, **options: Any) -> Any:
+        sizes.append(len(users))
+        return recommend(users, *given, **options)
+
+    monkeypatch.setattr(predictor, "recommend", counted)
+    return sizes
+
+
+@pytest.mark.parametrize(
+    ("name", "bodies"), [("featured_run", REQUESTS), ("timed_run", WITH_EVENTS)]
+)
+def test_lists_do_not_depend_on_who_else_asks(
+    name: str,
+    bodies: list[dict[str, Any]],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    caller = Caller(request.getfixturevalue(name))
+    alone = [caller.post("/recommend", body).json() for body in bodies]
+    sizes = calls_of(monkeypatch, caller)
+    together = replies(caller, bodies)
+    assert [one.status_code for one in together] == [200] * len(bodies)
+    assert_alike([one.json() for one in together], alone)
+    assert sum(sizes) == sum(len(one["rankings"]) for one in alone)
+    assert len(sizes) < len(bodies), "no two requests ran together"
+
+
+def test_a_wrong_request_fails_alone(run: Path) -> None:
+    wrong = {"users": [1], "k": 3, "where": ["colour=red"]}
+    found = replies(Caller(run), [REQUESTS[0], wrong, REQUESTS[1]])
+    assert [one.status_code for one in found] == [200, 422, 200]
+
+
+def test_rows_that_compete_for_experts_are_ranked_alone(
+    rivals: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = Caller(rivals)
+    sizes = calls_of(monkeypatch, caller)
+    assert [one.status_code for one in replies(caller, REQUESTS[:2] * 3)] == [200] * 6
+    assert sorted(sizes) == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_large_catalogue_has_batches_of_one_user(run: Path, monkeypatch: Any) -> None:
+    """8,192 scores are at most 204 users of 40 items, and no two of 4,097."""
+    assert Caller(run).service.batcher._queues["recommend"].max_batch == 8192 // 40
+    monkeypatch.setattr("recsys_moe.serve.service.BATCH_SCORES", 79)
+    assert Caller(run).service.batcher._queues["recommend"].max_batch == 1
