@@ -43,11 +43,8 @@ class Service:
         self.key, self.hosts = key, hosts
         self.draining = False
         scoring = Scoring(lambda: models.current, metrics)
-        users = max(1, BATCH_SCORES // len(models.current.predictor.items.ids))
-        queues = [
-            Queue("predict", scoring.predict, BATCH_ROWS, limits.max_queue),
-            Queue("recommend", scoring.recommend, users, limits.max_queue_users),
-        ]
+        self._lists = Queue("recommend", scoring.recommend, 1, limits.max_queue_users)
+        queues = [Queue("predict", scoring.predict, BATCH_ROWS, limits.max_queue), self._lists]
         for kind in ("explain", "similar", "seen"):
             run = functools.partial(_one_by_one, getattr(scoring, kind))
             queues.append(Queue(kind, run, 1, limits.max_queue_users))
@@ -69,7 +66,10 @@ class Service:
         """Raises 422 for what the predictor refuses, 429 for a full queue, 504 when it is late."""
         seconds, most = self.limits.timeout, self.limits.max_queue_users
         # Users up to their limit and somebody new may be one more than can wait: not if alone.
-        size = min(request.rows, most) if kind == "recommend" else request.rows
+        size = request.rows
+        if kind == "recommend":
+            size = min(size, most)
+            self._lists.max_batch = self._users_at_once()  # another model has another catalogue
         try:
             batcher = self._recorder if kind == "events" else self.batcher
             reply: Reply = await batcher.submit(kind, request, size, seconds)
@@ -84,6 +84,10 @@ class Service:
             raise http.refuse(503, "events cannot be stored now; send them again later") from None
         except UserError as error:
             raise http.refuse(422, str(error).removeprefix("--")) from None
+
+    def _users_at_once(self) -> int:
+        """Of a batch of lists."""
+        return max(1, BATCH_SCORES // len(self.models.current.predictor.items.ids))
 
 
 def _one_by_one(answer: Callable[[Any], Reply], requests: list[Any]) -> list[Reply]:

@@ -109,7 +109,9 @@ def test_rows_that_compete_for_experts_are_ranked_alone(
 
 
 def test_a_large_catalogue_has_batches_of_one_user(run: Path, monkeypatch: Any) -> None:
-    """8,192 scores are at most 204 users of 40 items, and no two of 4,097."""
-    assert Caller(run).service.batcher._queues["recommend"].max_batch == 8192 // 40
-    monkeypatch.setattr("recsys_moe.serve.service.BATCH_SCORES", 79)
-    assert Caller(run).service.batcher._queues["recommend"].max_batch == 1
+    """8,192 scores are at most 204 users of 40 items; also where another model has come."""
+    caller = Caller(run)
+    for scores, users in ((8192, 204), (79, 1), (80, 2), (39, 1)):
+        monkeypatch.setattr("recsys_moe.serve.service.BATCH_SCORES", scores)
+        caller.post("/recommend", REQUESTS[0])
+        assert caller.service.batcher._queues["recommend"].max_batch == users
