@@ -69,7 +69,7 @@ def _one_chunk(ids: pa.Array | pa.ChunkedArray) -> pa.Array:
     return ids.combine_chunks() if isinstance(ids, pa.ChunkedArray) else ids
 
 
-def _numbers(ids: pa.Array) -> Tensor:
+def _as_int64(ids: pa.Array) -> Tensor:
     return torch.tensor(ids.cast(pa.int64()).to_numpy())
 
 
@@ -94,10 +94,11 @@ class Vocabulary:
         are_whole = _are_whole(raw) and _are_whole(self.ids) and len(self.ids) > 0
         texts = _one_chunk(raw) if are_whole else self._texts(raw)
         if are_whole:
-            index = self._index_of_numbers(_numbers(texts))
-        elif self._is_again():
+            index = self._index_of_numbers(_as_int64(texts))
+        elif self._is_again(len(texts)):
             known = texts if isinstance(texts, list) else texts.to_pylist()
             index = torch.tensor([self._table.get(text, self.feature.size) for text in known])
+            _array([text for text in known if text not in self._table])  # refuses what is no text
         else:
             place = pc.index_in(_array(texts).cast(pa.string()), value_set=self._keys)
             index = torch.tensor(place.fill_null(self.feature.size).to_numpy(zero_copy_only=False))
@@ -106,9 +107,10 @@ class Vocabulary:
         self._warn(texts, unseen)
         return index, unseen
 
-    def _is_again(self) -> bool:
-        """From the second call on there is a hash table: `index_in` builds its own in each call."""
-        if self._has_looked and not self._table:
+    def _is_again(self, rows: int) -> bool:
+        """From the second call on there is a hash table (200 bytes an id), as `index_in` builds its
+        own in each call; not for lists as long as the vocabulary, which that finds faster."""
+        if self._has_looked and not self._table and rows < len(self.ids):
             self.warm_up()
         self._has_looked = True
         return bool(self._table)
@@ -116,7 +118,7 @@ class Vocabulary:
     def _index_of_numbers(self, number_N: Tensor) -> Tensor:
         """As `index_in`: the first of equal ids."""
         if self._sorted is None:
-            self._sorted = _numbers(self.ids).sort(stable=True)
+            self._sorted = _as_int64(self.ids).sort(stable=True)
         number_V, index_V = self._sorted
         place_N = torch.searchsorted(number_V, number_N).clamp(max=len(number_V) - 1)
         return index_V[place_N].where(number_V[place_N] == number_N, self.feature.size)

@@ -12,7 +12,7 @@ import asyncio
 import functools
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -49,6 +49,8 @@ class Queue:
     max_batch: int
     """Rows that run together; a larger request runs alone."""
     max_queue: int
+    asked: Callable[[Any], Hashable] = lambda request: None
+    """Requests of which this differs do not run together."""
     jobs: deque[Job] = field(default_factory=deque)
     waiting: int = 0
     _seen: int = 0
@@ -64,13 +66,17 @@ class Queue:
         """The next batch, without requests that have timed out or were cancelled."""
         batch: list[Job] = []
         rows = self._seen = self._quiet = 0
-        while self.jobs and (not batch or rows + self.jobs[0].size <= self.max_batch):
+        while self.jobs and (not batch or self._fits(self.jobs[0], batch[0], rows)):
             job = self.jobs.popleft()
             self.waiting -= job.size
             if not job.reply.done():
                 batch.append(job)
                 rows += job.size
         return batch
+
+    def _fits(self, job: Job, first: Job, rows: int) -> bool:
+        is_alike = self.asked(job.request) == self.asked(first.request)
+        return is_alike and rows + job.size <= self.max_batch
 
 
 class Batcher:

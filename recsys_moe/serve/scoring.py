@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import accumulate, chain, islice
 from typing import Any
 
@@ -71,22 +71,11 @@ class Scoring:
         return self._cut(scores, unused, [request.rows for request in requests], loaded.version)
 
     def recommend(self, requests: list[RecommendRequest]) -> list[RecommendReply]:
-        """Those that ask alike together, where rows do not influence each other."""
-        loaded, alike = self._current(), dict[Hashable, list[int]]()
-        for number, one in enumerate(requests):
-            key = _asked(one) if loaded.predictor.rows_are_independent else number
-            alike.setdefault(key, []).append(number)
-        found: dict[int, RecommendReply] = {}
-        for numbers in alike.values():
-            some = self._recommend(loaded, [requests[number] for number in numbers])
-            found.update(zip(numbers, some, strict=True))
-        return [found[number] for number in range(len(requests))]
-
-    def _recommend(
-        self, loaded: Loaded, requests: list[RecommendRequest]
-    ) -> Iterator[RecommendReply]:
-        """Of requests that differ in their users, contexts, events and columns alone."""
-        first, predictor = requests[0], loaded.predictor
+        """Together where rows do not influence each other. All `asked` alike."""
+        loaded, first = self._current(), requests[0]
+        predictor = loaded.predictor
+        if len(requests) > 1 and not predictor.rows_are_independent:
+            return [reply for request in requests for reply in self.recommend([request])]
         everybody = [*chain.from_iterable(one.everybody for one in requests)]
         users = predictor.resolve(whom(everybody))
         context = predictor.context.read_all([(one.context, one.rows) for one in requests])
@@ -103,9 +92,8 @@ class Scoring:
         )
         unseen = predictor.are_unseen_users(users)
         unused = with_contexts(unused_by_row(users), context)
-        self._metrics.unseen("user", sum(unseen))
         columns = chain.from_iterable([one.columns] * one.rows for one in requests)
-        rankings = (
+        rankings = [
             Ranking(
                 user=shown(user),
                 unseen_user=unseen[row],
@@ -113,10 +101,13 @@ class Scoring:
                 items=ranked_items(predictor, lists[row], named),
             )
             for row, (user, named) in enumerate(zip(everybody, columns, strict=True))
-        )
-        for one in requests:
-            own = [*islice(rankings, one.rows)]
-            yield RecommendReply(model=loaded.version, rankings=own)
+        ]
+        self._metrics.unseen("user", sum(unseen))  # once: a batch that fails runs again in parts
+        left = iter(rankings)
+        return [
+            RecommendReply(model=loaded.version, rankings=[*islice(left, one.rows)])
+            for one in requests
+        ]
 
     def explain(self, request: ExplainRequest) -> ExplainReply:
         loaded = self._current()
@@ -241,8 +232,8 @@ def _events(requests: Sequence[PredictRequest] | Sequence[RecommendRequest]) -> 
     return [*chain.from_iterable(lists)]
 
 
-def _asked(request: RecommendRequest) -> Hashable:
-    """What lists are made from, besides the users."""
+def asked(request: RecommendRequest) -> Hashable:
+    """What lists are made from besides users, contexts and events; columns are added later."""
     candidates = None if request.candidates is None else tuple(request.candidates)
     where = tuple(request.where)
     return request.k, request.exclude_seen, request.score, where, candidates

@@ -16,14 +16,14 @@ from recsys_moe.serve.model_info import ModelReply, describe
 from recsys_moe.serve.models import Models
 from recsys_moe.serve.replies import Reply
 from recsys_moe.serve.request_types import Request
-from recsys_moe.serve.scoring import Scoring
+from recsys_moe.serve.scoring import Scoring, asked
 
 logger = logging.getLogger("recsys_moe")
 BATCH_ROWS = 1024
 """Pairs that run together: about 20 ms that another request may have to wait for them."""
 
-BATCH_SCORES = 1 << 13
-"""Users of a batch times items of the catalogue, for as long: small catalogues have few."""
+BATCH_SCORES, MOST_USERS = 1 << 13, 32
+"""Users of a batch of lists times items of the catalogue, and users, for as long."""
 
 
 class Service:
@@ -43,7 +43,7 @@ class Service:
         self.key, self.hosts = key, hosts
         self.draining = False
         scoring = Scoring(lambda: models.current, metrics)
-        self._lists = Queue("recommend", scoring.recommend, 1, limits.max_queue_users)
+        self._lists = Queue("recommend", scoring.recommend, 1, limits.max_queue_users, asked=asked)
         queues = [Queue("predict", scoring.predict, BATCH_ROWS, limits.max_queue), self._lists]
         for kind in ("explain", "similar", "seen"):
             run = functools.partial(_one_by_one, getattr(scoring, kind))
@@ -86,8 +86,10 @@ class Service:
             raise http.refuse(422, str(error).removeprefix("--")) from None
 
     def _users_at_once(self) -> int:
-        """Of a batch of lists."""
-        return max(1, BATCH_SCORES // len(self.models.current.predictor.items.ids))
+        """Of a batch of lists; where rows compete, a batch of one request."""
+        predictor = self.models.current.predictor
+        most = BATCH_SCORES // len(predictor.items.ids) if predictor.rows_are_independent else 1
+        return max(1, min(MOST_USERS, most))
 
 
 def _one_by_one(answer: Callable[[Any], Reply], requests: list[Any]) -> list[Reply]:

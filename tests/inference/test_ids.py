@@ -139,6 +139,20 @@ def test_texts_are_found_alike_in_the_first_call_and_later(
     assert first[1].tolist() == again[1].tolist() == listed[1].tolist()
 
 
+def test_what_is_no_text_is_refused_in_every_call() -> None:
+    made = vocabulary(TEXTS)
+    for _ in range(3):
+        with pytest.raises(DataError, match="ids must be text in UTF-8"):
+            made.index(["7", "\ud800"])
+
+
+def test_long_lists_need_no_table_of_their_own() -> None:
+    made = vocabulary(TEXTS)
+    for _ in range(2):
+        assert made.index(pa.array(["7", "x"] * 5))[0].tolist() == [2, 4] * 5
+    assert not made._table
+
+
 def test_an_integer_that_no_int64_holds_is_unseen() -> None:
     """2**64 - 1 is no -1."""
     ids = pa.chunked_array([pa.array([-1, 2])])

@@ -99,6 +99,24 @@ def test_a_wrong_request_fails_alone(run: Path) -> None:
     assert [one.status_code for one in found] == [200, 422, 200]
 
 
+@pytest.mark.parametrize("wrong", [{"where": ["colour=red"]}, {"columns": ["colour"]}])
+def test_users_of_a_batch_that_fails_are_counted_once(run: Path, wrong: dict[str, Any]) -> None:
+    """Two unknown users, beside a request that is refused; alike, so that both are in a batch."""
+    caller = Caller(run)
+    bodies: list[dict[str, Any]] = [{"users": ["a", "b"], "k": 3}, {"users": [1], "k": 3, **wrong}]
+    assert [one.status_code for one in replies(caller, bodies)] == [200, 422]
+    assert 'recsys_moe_unseen_ids_total{of="user"} 2.0' in caller("GET", "/metrics").text
+
+
+def test_requests_that_ask_for_others_lists_wait_for_their_turn(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caller = Caller(run)
+    sizes = calls_of(monkeypatch, caller)
+    replies(caller, [REQUESTS[0], REQUESTS[1], REQUESTS[6], REQUESTS[0]])
+    assert sizes == [3, 1, 1]
+
+
 def test_rows_that_compete_for_experts_are_ranked_alone(
     rivals: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,9 +127,9 @@ def test_rows_that_compete_for_experts_are_ranked_alone(
 
 
 def test_a_large_catalogue_has_batches_of_one_user(run: Path, monkeypatch: Any) -> None:
-    """8,192 scores are at most 204 users of 40 items; also where another model has come."""
+    """At most 32 users; of 40 items 80 scores are those of 2. Other models have other batches."""
     caller = Caller(run)
-    for scores, users in ((8192, 204), (79, 1), (80, 2), (39, 1)):
+    for scores, users in ((8192, 32), (79, 1), (80, 2), (39, 1)):
         monkeypatch.setattr("recsys_moe.serve.service.BATCH_SCORES", scores)
         caller.post("/recommend", REQUESTS[0])
         assert caller.service.batcher._queues["recommend"].max_batch == users
