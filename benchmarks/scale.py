@@ -44,7 +44,7 @@ LARGE = {
 """What the recipe needs of other settings with 1,500,000 ids, as `auto` chooses them there."""
 IDS_PER_ROW = 64
 """Of a batch: a step moves all tables, so its rows grow with them, also as `auto` has it."""
-EXACT_USERS, MANY_USERS, K, RETRIEVE, MOST_PAIRS = 4, 10_000, 100, 300, 10_000_000
+EXACT_USERS, MANY_USERS, K, RETRIEVE = 4, 10_000, 100, 300
 FIELDS = ("rows", "stage", "done", "seconds", "processor", "peak_mb", "load", "notes")
 MOST_MB, MOST_GROWTH = 8 * 1024, 1.3
 
@@ -189,7 +189,7 @@ def predict(folder: Path, rows: int, options: Any) -> Done:
     from recsys_moe.inference.files.predict import predict_file
     from recsys_moe.inference.predictor import Predictor
 
-    parts, wanted = sorted((folder / "raw").iterdir()), min(rows // 10, MOST_PAIRS)
+    parts, wanted = sorted((folder / "raw").iterdir()), rows // 10
     with pq.ParquetWriter(folder / "pairs.parquet", pq.read_schema(parts[0])) as writer:
         for part in parts[: -(-wanted // ROWS_PER_PART)]:
             writer.write_table(pq.read_table(part)[:wanted])

@@ -97,8 +97,10 @@ class Vocabulary:
             index = self._index_of_numbers(_as_int64(texts))
         elif self._is_again(len(texts)):
             known = texts if isinstance(texts, list) else texts.to_pylist()
-            index = torch.tensor([self._table.get(text, self.feature.size) for text in known])
-            _array([text for text in known if text not in self._table])  # refuses what is no text
+            places = [self._table.get(text, self.feature.size) for text in known]
+            if self.feature.size in places:
+                _array(texts)  # raises for what is no text, as the first call does
+            index = torch.tensor(places)
         else:
             place = pc.index_in(_array(texts).cast(pa.string()), value_set=self._keys)
             index = torch.tensor(place.fill_null(self.feature.size).to_numpy(zero_copy_only=False))

@@ -21,9 +21,8 @@ from recsys_moe.serve.scoring import Scoring, asked
 logger = logging.getLogger("recsys_moe")
 BATCH_ROWS = 1024
 """Pairs that run together: about 20 ms that another request may have to wait for them."""
-
 BATCH_SCORES, MOST_USERS = 1 << 13, 32
-"""Users of a batch of lists times items of the catalogue, and users, for as long."""
+"""Most users times items of the catalogue in a batch of lists, and most users: about as long."""
 
 
 class Service:

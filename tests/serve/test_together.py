@@ -93,17 +93,17 @@ def test_lists_do_not_depend_on_who_else_asks(
     assert len(sizes) < len(bodies), "no two requests ran together"
 
 
-def test_a_wrong_request_fails_alone(run: Path) -> None:
-    wrong = {"users": [1], "k": 3, "where": ["colour=red"]}
-    found = replies(Caller(run), [REQUESTS[0], wrong, REQUESTS[1]])
+@pytest.mark.parametrize("wrong", [{"where": ["colour=red"]}, {"columns": ["colour"]}])
+def test_a_wrong_request_fails_alone(run: Path, wrong: dict[str, Any]) -> None:
+    """In a batch of its own, and in that of the others."""
+    found = replies(Caller(run), [REQUESTS[0], {"users": [1], "k": 3, **wrong}, REQUESTS[1]])
     assert [one.status_code for one in found] == [200, 422, 200]
 
 
-@pytest.mark.parametrize("wrong", [{"where": ["colour=red"]}, {"columns": ["colour"]}])
-def test_users_of_a_batch_that_fails_are_counted_once(run: Path, wrong: dict[str, Any]) -> None:
-    """Two unknown users, beside a request that is refused; alike, so that both are in a batch."""
+def test_users_of_a_batch_that_fails_are_counted_once(run: Path) -> None:
+    """Two unknown users in the batch of a request that is refused for its columns."""
     caller = Caller(run)
-    bodies: list[dict[str, Any]] = [{"users": ["a", "b"], "k": 3}, {"users": [1], "k": 3, **wrong}]
+    bodies = [{"users": ["a", "b"], "k": 3}, {"users": [1], "k": 3, "columns": ["colour"]}]
     assert [one.status_code for one in replies(caller, bodies)] == [200, 422]
     assert 'recsys_moe_unseen_ids_total{of="user"} 2.0' in caller("GET", "/metrics").text
 
