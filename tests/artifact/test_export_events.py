@@ -12,7 +12,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from recsys_moe.artifact import graphs
 from recsys_moe.artifact.export import export
 from recsys_moe.artifact.graph_formats import FORMATS
 from recsys_moe.artifact.graphs import export_graph, graph_of, write_graphs
@@ -28,16 +27,17 @@ from recsys_moe.model.request import Events, of_items
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL
 from tests.context import CONTEXT
+from tests.small_graphs import CHUNK, small_graphs
 
 LATER = 1_100_000_000.0
 
 
 @pytest.fixture(autouse=True)
-def one_timed_call(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(graphs, "LATENCY_RUNS", 1)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_graphs(monkeypatch)
 
 
-def untrained(run: Path, mixer: str, *, context: bool = False, length: int = 20) -> Artifact:
+def untrained(run: Path, mixer: str, *, context: bool = False, length: int = CHUNK + 1) -> Artifact:
     """The artifact of `run` with a model of random weights, in which nothing is 0."""
     trained = load_artifact(run)
     sequence = {"sequence": mixer, "sequence_length": length}
@@ -65,7 +65,7 @@ def written(artifact: Artifact, folder: Path, name: str) -> dict[str, Any]:
 def test_the_graph_of_a_mixer_equals_its_model(
     sequence_run: Path, tmp_path: Path, mixer: str, form: str
 ) -> None:
-    """20 events are more than a chunk of a recurrence; batches of no row and of one are tried."""
+    """More events than a chunk of a recurrence; batches of no row and of one are tried."""
     report = written(untrained(sequence_run, mixer), tmp_path, form)
     assert report["parity"]["max_difference"] <= 1e-5
     assert report["parity"]["rows"] == 3 * (1 + 2 + 37 + 1000)
@@ -173,7 +173,7 @@ def test_a_copy_of_a_model_with_time_features_scores_as_the_model(
 def test_events_one_by_one_through_the_step_score_as_the_whole_window(
     sequence_run: Path, tmp_path: Path, mixer: str, form: str
 ) -> None:
-    """Up to 20 events of each row, then the scorer; batches of no row and of one are tried."""
+    """All events of each row, then the scorer; batches of no row and of one are tried."""
     artifact = untrained(sequence_run, mixer, context=mixer == "attention")
     [(name, report)] = write_step_graphs(artifact, tmp_path, [form], lambda step: None)
     assert name == form and report["parity"]["max_difference"] <= 1e-5

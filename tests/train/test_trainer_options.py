@@ -23,7 +23,7 @@ from lightning.pytorch.loggers import CSVLogger
 from lightning.pytorch.plugins import MixedPrecision
 from torch import Tensor
 
-from recsys_moe import RecDataModule, RecModule, fit
+from recsys_moe import RecDataModule, RecModule, fit, save_model
 from recsys_moe.data.rows import Batch
 from recsys_moe.errors import ConfigError
 from tests.conftest import TINY_MODEL
@@ -309,22 +309,29 @@ def test_a_compiled_module_is_the_module(prepared: Path, tmp_path: Path, router:
     assert results[0] == pytest.approx(results[1], rel=1e-4)
 
 
-TWO = """
-import sys
-from lightning import Trainer
-from recsys_moe import RecDataModule, RecModule, save_model
-from tests.train.test_trainer_options import settings
+def figures(data: Path, out: Path, devices: int, strategy: str) -> list[float]:
+    """Loss on validation and on test of a model that is saved."""
+    trainer = Trainer(
+        max_epochs=2, accelerator="cpu", devices=devices, strategy=strategy, logger=False,
+        enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(RecModule(settings("topk", 64)), datamodule=RecDataModule(data))
+    loss = float(trainer.callback_metrics["val/loss"])
+    module, data_module = trainer.lightning_module, trainer.datamodule  # type: ignore[attr-defined]
+    (tested,) = trainer.test(module, datamodule=data_module, verbose=False)
+    save_model(trainer, out)
+    return [loss, tested["test/loss"]]
 
-trainer = Trainer(
-    max_epochs=2, accelerator="cpu", devices=int(sys.argv[3]), strategy=sys.argv[4], logger=False,
-    enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
-)
-trainer.fit(RecModule(settings("topk", 64)), datamodule=RecDataModule(sys.argv[1]))
-loss = float(trainer.callback_metrics["val/loss"])
-(tested,) = trainer.test(trainer.lightning_module, datamodule=trainer.datamodule, verbose=False)
-save_model(trainer, sys.argv[2])
-if trainer.is_global_zero:
-    print("figures", loss, tested["test/loss"])
+
+TWO = """
+import os, sys
+from pathlib import Path
+from tests.train.test_trainer_options import figures
+
+data, out = map(Path, sys.argv[1:])
+found = figures(data, out, 2, "ddp")
+if os.environ.get("LOCAL_RANK", "0") == "0":
+    print("figures", *found)
 """
 
 
@@ -332,17 +339,14 @@ if trainer.is_global_zero:
 def test_two_processes_are_one(prepared: Path, tmp_path: Path) -> None:
     """A batch is what all processes take together."""
     (tmp_path / "two.py").write_text(TWO)
-    root = str(Path(__file__).parents[2])
-    found = []
-    for devices, strategy in (("1", "auto"), ("2", "ddp")):
-        out = tmp_path / devices
-        done = subprocess.run(
-            [sys.executable, "two.py", str(prepared), str(out), devices, strategy],
-            capture_output=True, text=True, timeout=280, cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"},
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        line = next(one for one in done.stdout.splitlines() if one.startswith("figures"))
-        found += [[float(word) for word in line.split()[1:]]]
-        assert (out / "manifest.json").is_file()
-    assert found[0] == pytest.approx(found[1], rel=1e-3)
+    own = {"PYTHONPATH": str(Path(__file__).parents[2]), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "two.py", str(prepared), "2"],
+        env={**os.environ, **own}, capture_output=True, text=True, timeout=280, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    line = next(one for one in done.stdout.splitlines() if one.startswith("figures"))
+    two = [float(word) for word in line.split()[1:]]
+    assert figures(prepared, tmp_path / "1", 1, "auto") == pytest.approx(two, rel=1e-3)
+    for name in "12":
+        assert (tmp_path / name / "manifest.json").is_file()

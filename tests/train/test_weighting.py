@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,7 +23,8 @@ from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.weighing import present, untouched
-from tests.train.processes.test_devices import ENVIRONMENT, SETTINGS, close, command
+from tests.forks import on_two
+from tests.train.processes.test_devices import SETTINGS, close, words
 from tests.train.test_resume import EPOCH, STEP, VALIDATION, config, fit_in_pieces, results
 from tests.train.test_train import first_rows
 from tests.train.test_train import module as new_module
@@ -69,8 +69,8 @@ def test_a_run_in_pieces_ends_in_the_same_bytes(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_two_devices_train_as_one(name: str, prepared: Path, tmp_path: Path) -> None:
-    args = command(prepared, tmp_path / "two", 2, 2, "--json", "--set", f"tasks.weighting={name}")
-    result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
+    args = words(prepared, tmp_path / "two", 2, "--json", "--set", f"tasks.weighting={name}")
+    result = on_two(args, tmp_path / "log")
     assert result.returncode == 0, result.stderr
     trainer = {**SETTINGS["trainer"], "max_epochs": 2}
     own = {**SETTINGS, "trainer": trainer, "tasks": {"weighting": name}}

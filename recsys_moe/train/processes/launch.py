@@ -30,6 +30,9 @@ from recsys_moe.train.processes.starter import rank
 SECONDS_BETWEEN_LOOKS = 0.05
 SECONDS_TO_END = 15.0
 """For the others after a failure; the first process may have to clear a folder."""
+SECONDS_WITHOUT_FIRST = 3.0
+"""For the others once the first has ended, too: to say what they know. They leave nothing behind,
+and some wait for one that will not come."""
 
 
 class WorkerError(UserError):
@@ -56,7 +59,8 @@ def check_minutes(minutes: float | None, processes: int) -> None:
 def run_workers(devices: int, num_nodes: int) -> None:
     """Run this command in a process for each device of this machine, and wait for all.
 
-    SIGINT and SIGTERM are passed on. When one fails, the others have `SECONDS_TO_END` left.
+    SIGINT and SIGTERM are passed on. When one fails, the others have `SECONDS_TO_END` left, and
+    `SECONDS_WITHOUT_FIRST` once the first has ended.
     Raises WorkerError, and ConfigError where other nodes are unknown.
     """
     with unwinding(), tempfile.TemporaryDirectory() as folder:
@@ -129,18 +133,20 @@ def _passing_on(workers: list[subprocess.Popen[bytes]]) -> Iterator[None]:
 
 
 def _wait(workers: list[subprocess.Popen[bytes]]) -> list[int | None]:
-    """Wait until all have ended, or `SECONDS_TO_END` after one has failed.
+    """Wait until all have ended, or for a while after one has failed.
 
     Returns the exit codes at the first failure: negative for a signal, None while running.
     """
     seen: list[int | None] = []
-    deadline = float("inf")
-    while time.monotonic() < deadline:
+    failed, alone = math.inf, math.inf  # when the first failure was seen, and the end of the first
+    while time.monotonic() < min(failed + SECONDS_TO_END, alone + SECONDS_WITHOUT_FIRST):
         codes = [worker.poll() for worker in workers]
         if not seen and any(codes):
-            seen, deadline = codes, time.monotonic() + SECONDS_TO_END
+            seen, failed = codes, time.monotonic()
         if None not in codes:
             break
+        if seen and codes[0] is not None:
+            alone = min(alone, time.monotonic())
         time.sleep(SECONDS_BETWEEN_LOOKS)
     return seen
 

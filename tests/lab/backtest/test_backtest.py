@@ -179,7 +179,10 @@ def test_the_plan_names_the_first_second_of_each_period(data: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_prints_a_table_of_periods_and_json(data: Path, tmp_path: Path) -> None:
+def test_the_command_prints_a_table_of_periods_and_json(
+    data: Path, tmp_path: Path, command: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
     (config := tmp_path / "config.yaml").write_text(json.dumps(SETTINGS))
     asked = ["--data", data, "--config", config, "--start", "0.6", "--periods", 2]
     asked += ["--max-epochs", 1, "--out", tmp_path / "out", "--update", "none,continue"]
@@ -190,9 +193,9 @@ def test_the_command_prints_a_table_of_periods_and_json(data: Path, tmp_path: Pa
     words = [line.split() for line in first.stdout.splitlines()]
     assert words[0][:6] == ["period", "from", "(UTC)", "update", "minutes", "click"]
     assert [line[0] for line in words[1:7]] == ["1", "1", "2", "2", "mean", "mean"]
-    again = subprocess.run([*start, "--json"], capture_output=True, text=True, timeout=300)
-    assert again.returncode == 0 and "models:" not in again.stderr
-    results = json.loads(again.stdout)
+    again = command("backtest", *asked, "--json")
+    assert again.exit_code == 0 and "backtest" in caplog.text and "models:" not in caplog.text
+    results = json.loads(again.out)
     assert len(results["periods"]) == 4
     seconds = {one["update"]: one["seconds"] for one in results["summary"]}
     assert seconds["none"] == 0 <= seconds["continue"]  # rounded: a tiny epoch can be 0

@@ -30,6 +30,7 @@ from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 from tests.features import with_features
+from tests.forks import on_two
 from tests.train.processes.devices_worker import ROUTERS as TOGETHER
 from tests.train.processes.stopping_fit import WAITING
 
@@ -43,12 +44,17 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-def command(data: Path, out: Path, epochs: int, devices: int, *more: str) -> list[str]:
+def words(data: Path, out: Path, epochs: int, *more: str) -> list[str]:
+    """Of a fit on two devices with the configuration beside `out`, which is SETTINGS."""
     config = out.with_suffix(".yaml")
     config.write_text(parse_config(SETTINGS).to_yaml())
     paths = ["--data", str(data), "--out", str(out), "--config", str(config)]
-    numbers = ["--max-epochs", str(epochs), "--devices", str(devices)]
-    return [*LIMIT, sys.executable, "-m", "recsys_moe.cli", "fit", *paths, *numbers, *more]
+    return ["fit", *paths, "--max-epochs", str(epochs), "--devices", "2", *more]
+
+
+def command(data: Path, out: Path, epochs: int, *more: str) -> list[str]:
+    """The same, as a process of its own that starts the two."""
+    return [*LIMIT, sys.executable, "-m", "recsys_moe.cli", *words(data, out, epochs, *more)]
 
 
 def fit_alone(data: Path, out: Path, epochs: int, resume: str | None = None) -> dict[str, Any]:
@@ -139,9 +145,9 @@ def test_features_bags_and_resampled_negatives_train_on_two_devices(
     negatives = {"resample_negatives": True, "popularity_exponent": 0.75, "user_exponent": 0}
     asked = {**SETTINGS, "model": {**SETTINGS["model"], **parts}, "data": negatives}
     (tmp_path / "own.yaml").write_text(parse_config(asked).to_yaml())
-    args = command(data, tmp_path / "two", 3, 2, "--json", "--set", f"data.shuffle_buffer={window}")
+    args = words(data, tmp_path / "two", 3, "--json", "--set", f"data.shuffle_buffer={window}")
     args[args.index("--config") + 1] = str(tmp_path / "own.yaml")
-    result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
+    result = on_two(args, tmp_path / "log")
     assert result.returncode == 0, result.stderr
     asked["trainer"] = {**SETTINGS["trainer"], "max_epochs": 3}
     alone = fit(parse_config(asked), data, tmp_path / "one")
@@ -151,7 +157,7 @@ def test_features_bags_and_resampled_negatives_train_on_two_devices(
 @pytest.mark.slow
 def test_fit_on_two_devices_ends_where_fit_on_one_does(prepared: Path, tmp_path: Path) -> None:
     """Without random draws, after 8 epochs of 25 steps: the same batches, 32 + 32 or 64 rows."""
-    args = command(prepared, tmp_path / "two", 8, 2, "--json")
+    args = command(prepared, tmp_path / "two", 8, "--json")
     result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     assert result.stderr.count("epoch 8/8 done") == 1  # the first process speaks for both
@@ -177,8 +183,7 @@ def test_a_last_batch_of_fewer_rows_than_devices_is_a_step_as_on_one_device(
 ) -> None:
     """1575 training rows are 1574 + 1: of the second step one process has no row at all."""
     more = ["--batch-size", "1574", "--set", "penalties.z_loss=0.1"]
-    args = command(prepared, tmp_path / "two", 6, 2, "--json", *more)
-    result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
+    result = on_two(words(prepared, tmp_path / "two", 6, "--json", *more), tmp_path / "log")
     assert result.returncode == 0, result.stderr
     trainer = {"batch_size": 1574, "patience": 1000, "max_epochs": 6}
     config = {**SETTINGS, "trainer": trainer, "penalties": {"z_loss": 0.1}}
@@ -194,7 +199,7 @@ def test_a_signal_stops_both_and_one_device_goes_on_from_there(
 ) -> None:
     """At the step that stopping_fit.py arranges, the 7th of the second epoch."""
     number, out = signal.SIGTERM, tmp_path / "run"
-    module = command(prepared, out, 100, 2)
+    module = command(prepared, out, 100)
     args = [str(HERE / "stopping_fit.py") if word == "recsys_moe.cli" else word for word in module]
     args.remove("-m")
     with subprocess.Popen(args, env=ENVIRONMENT, stderr=subprocess.PIPE, text=True) as process:
@@ -213,7 +218,7 @@ def test_a_signal_stops_both_and_one_device_goes_on_from_there(
 def test_a_result_that_cannot_be_written_ends_both_in_words(prepared: Path, tmp_path: Path) -> None:
     """Only the first process writes, and both hear why it could not."""
     limited = ["bash", "-c", 'ulimit -f 8; exec "$@"', "limited"]  # of 1,024 bytes
-    args = limited + command(prepared, tmp_path / "run", 1, 2)
+    args = limited + command(prepared, tmp_path / "run", 1)
     result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 1, result.stderr
     (line,) = (line for line in result.stderr.splitlines() if line.startswith("error: "))
@@ -225,7 +230,7 @@ def test_a_result_that_cannot_be_written_ends_both_in_words(prepared: Path, tmp_
 def test_torchrun_trains_as_the_command_alone_does(prepared: Path, tmp_path: Path) -> None:
     """It sets the number of processes, which the command must know as well."""
     start = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]
-    fit_command = command(prepared, tmp_path / "run", 1, 2, "--json")[len(LIMIT) + 1 :]
+    fit_command = command(prepared, tmp_path / "run", 1, "--json")[len(LIMIT) + 1 :]
     args = [*LIMIT, *start, *fit_command]
     result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
@@ -238,7 +243,7 @@ def test_an_error_before_the_first_step_ends_both_with_its_exit_code(
 ) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "notes.txt").touch()
-    args = command(prepared, tmp_path / "run", 1, 2)
+    args = command(prepared, tmp_path / "run", 1)
     result = subprocess.run(args, env=ENVIRONMENT, capture_output=True, text=True)
     assert result.returncode == 2
     assert result.stderr.count("error: --out") == 1

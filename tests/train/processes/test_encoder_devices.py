@@ -8,7 +8,6 @@ and the share is 0.
 from __future__ import annotations
 
 import random
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from recsys_moe.train.fit import fit
 from recsys_moe.train.module import RecModule
 from tests.conftest import TINY_MODEL
 from tests.features import with_features
-from tests.train.processes.test_devices import ENVIRONMENT, command
+from tests.forks import on_two
+from tests.train.processes.test_devices import words
 
 HISTORIES = {"item_bag": "ratings", "user_bag": "users", "bag_dim": 4}
 PARTS = {"features": "all", **HISTORIES, "bilinear_rank": 3}
@@ -63,9 +63,9 @@ def sections(epochs: int, model: dict[str, Any] | None = None, **data: Any) -> d
 
 
 def fit_on_two(data: Path, out: Path, asked: dict[str, Any], *more: object) -> None:
-    words = command(data, out, asked["trainer"]["max_epochs"], 2, *map(str, more))
+    args = words(data, out, asked["trainer"]["max_epochs"], *map(str, more))
     out.with_suffix(".yaml").write_text(parse_config(asked).to_yaml())
-    done = subprocess.run(words, env=ENVIRONMENT, capture_output=True, text=True)
+    done = on_two(args, out.with_name(f"{out.name}-log"))
     assert done.returncode == 0, done.stderr
 
 

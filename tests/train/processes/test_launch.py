@@ -69,7 +69,8 @@ def test_several_machines_must_know_each_other(monkeypatch: pytest.MonkeyPatch) 
 def test_the_first_error_ends_all_with_its_message_and_exit_code(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Process 1 fails; 0 notices a while later that the connection is lost; 2 waits forever."""
+    """Process 1 fails; 0 notices a while later that the connection is lost; 2 waits forever, and
+    not until the end of SECONDS_TO_END, which are for what the first one has to clear."""
     code = REPORT + (
         "first = os.path.join(os.environ[launch.REPORTS], '1.json')\n"
         "while rank == 0 and not os.path.exists(first): time.sleep(0.01)\n"
@@ -81,7 +82,7 @@ def test_the_first_error_ends_all_with_its_message_and_exit_code(
     with pytest.raises(launch.WorkerError, match="^bad rows$") as failed:
         run(monkeypatch, code, devices=3)
     assert failed.value.exit_code == 3
-    assert time.monotonic() - start < 30
+    assert time.monotonic() - start < launch.SECONDS_TO_END
 
 
 def test_a_killed_process_is_named_and_the_others_end(monkeypatch: pytest.MonkeyPatch) -> None:
