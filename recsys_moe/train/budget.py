@@ -1,23 +1,33 @@
-"""`fit --minutes`: how many epochs fit into a time, measured before training begins."""
+"""`fit --minutes`: how many epochs fit into a time.
+
+Measured before training begins, when it is decided whether they are few, and again by the first
+epoch: the rate falls from the second on, so the run is that of as many epochs from the start.
+"""
 
 from __future__ import annotations
 
 import itertools
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-import lightning
 import torch
+from lightning import LightningModule, Trainer
 from lightning.fabric.utilities import move_data_to_device
 from lightning.pytorch.callbacks import Callback
 
-from recsys_moe.config.files import merge
+from recsys_moe.config.auto_rules import Choice
+from recsys_moe.config.diff import CONFIG_FILE, flat
+from recsys_moe.config.files import merge_all, nested, read_config_file
 from recsys_moe.config.settings import Config, parse_config
+from recsys_moe.files import write_text
 from recsys_moe.train.callbacks import duration
+from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
+from recsys_moe.train.processes.memory import kept_memory
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -28,12 +38,23 @@ FOR_THE_END = 0.1
 """Share of the budget for the model folder and the sampled ranking."""
 SLOWER = 1.1
 """How many times as long an epoch takes as its parts: checkpoints, metrics, logs."""
+LATER = 1.03
+"""How many times as long later epochs take as the first."""
+FEW, STEPS = 3, ("trainer.batch_size", "optim.lr")
+"""A plan of at most 1 / FEW of all epochs is short of steps; what gives it more."""
 
 
-def planned(config: Config, datamodule: RecDataModule, seconds: float) -> Config:
-    """`config` with as many epochs, at most its own, as end within `seconds` by measurement."""
+def planned(
+    config: Config, datamodule: RecDataModule, seconds: float, chosen: Sequence[Choice] = ()
+) -> Config:
+    """`config` with as many epochs, at most its own, as end within `seconds` by measurement.
+
+    Few epochs have smaller batches and a higher rate, where both are among the `chosen` settings,
+    which follow the data.
+    """
     begun = time.monotonic()
-    epoch = SLOWER * _epoch_seconds(config, datamodule, seconds)
+    with kept_memory():
+        epoch = SLOWER * _epoch_seconds(config, datamodule, seconds)
     left = seconds * (1 - FOR_THE_END) - (time.monotonic() - begun)
     most = config.trainer.max_epochs
     epochs = min(max(int(left / epoch), 1), most)
@@ -44,12 +65,32 @@ def planned(config: Config, datamodule: RecDataModule, seconds: float) -> Config
             duration(max(left, 1)),
         )
     logger.info("plan: %d of %d epochs, about %s each", epochs, most, duration(epoch))
+    if FEW * epochs <= most and {one.key for one in chosen} >= set(STEPS):
+        config = _with_more_steps(config)
     return with_epochs(config, epochs)
 
 
+def _with_more_steps(config: Config) -> Config:
+    """Half the batch and 1.5 times the rate (research/defaults.md)."""
+    batch, rate = max(config.trainer.batch_size // 2, 1), round(1.5 * config.optim.lr, 5)
+    logger.info("for more steps: trainer.batch_size=%d, optim.lr=%g", batch, rate)
+    return _with(config, {"trainer.batch_size": batch, "optim.lr": rate})
+
+
 def with_epochs(config: Config, epochs: int) -> Config:
-    changed = {"trainer": {"max_epochs": epochs}}
-    return parse_config(merge(config.model_dump(mode="json"), changed))
+    return _with(config, {"trainer.max_epochs": epochs})
+
+
+def as_before(config: Config, run: Path, chosen: Sequence[Choice]) -> Config:
+    """`config` with the plan of a run that is resumed."""
+    before = dict(flat(read_config_file(str(run))))
+    keys = {"trainer.max_epochs", *({one.key for one in chosen} & set(STEPS))}
+    return _with(config, {key: before[key] for key in keys})
+
+
+def _with(config: Config, values: dict[str, Any]) -> Config:
+    changed = (nested(key, value) for key, value in values.items())
+    return parse_config(merge_all([config.model_dump(mode="json"), *changed]))
 
 
 def _epoch_seconds(config: Config, datamodule: RecDataModule, budget: float) -> float:
@@ -97,19 +138,37 @@ def _seconds(batches: Any, work: Callable[[Any], None], most: float, device: tor
 
 
 class Deadline(Callback):
-    """Ends training before an epoch that would end after `seconds` from now."""
+    """Ends training within `seconds` from now.
 
-    def __init__(self, seconds: float) -> None:
-        self.end = time.monotonic() + seconds
+    `most`: epochs of the plan that the first one makes; 0: the plan stays, as of a resumed run.
+    Ends before an epoch that would be late, too, where epochs become slower.
+    """
+
+    def __init__(self, seconds: float, most: int = 0) -> None:
+        self.end, self.most = time.monotonic() + seconds, most
 
     def on_train_epoch_start(self, *unused: Any) -> None:
         self.begun = time.monotonic()
 
-    def on_train_epoch_end(self, trainer: lightning.Trainer, *unused: Any) -> None:
-        now, most = time.monotonic(), trainer.max_epochs or 0
-        done = trainer.current_epoch + 1
-        if done < most and now + (now - self.begun) > self.end:
+    def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+        now, done = time.monotonic(), trainer.current_epoch + 1
+        left = max(int((self.end - now) / (LATER * (now - self.begun))), 0)
+        if done == 1 and self.most:
+            assert isinstance(module, RecModule)
+            self._plan(trainer, module, min(done + left, self.most))
+        elif not left and done < (most := trainer.max_epochs or 0):
             trainer.should_stop = True
             logger.warning(
                 "ending after %d of %d planned epochs: they take longer than measured", done, most
             )
+
+    def _plan(self, trainer: Trainer, module: RecModule, epochs: int) -> None:
+        """Before the first epoch is saved."""
+        if epochs == trainer.max_epochs:
+            return
+        logger.info("plan: %d epochs, by the time of the first", epochs)
+        trainer.fit_loop.max_epochs = epochs
+        module.plan(with_epochs(module.config, epochs))
+        checkpoints = trainer.checkpoint_callback
+        assert isinstance(checkpoints, Checkpoints)
+        write_text(checkpoints.folder.parent / CONFIG_FILE, module.config.to_yaml())

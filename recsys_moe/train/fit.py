@@ -22,14 +22,14 @@ from recsys_moe.artifact.run_folder import (
 from recsys_moe.config.auto import say, with_choices
 from recsys_moe.config.auto_rules import Choice
 from recsys_moe.config.diff import CONFIG_FILE
-from recsys_moe.config.files import merge, read_config_file
+from recsys_moe.config.files import merge
 from recsys_moe.config.renamed import with_new_names
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.data.rows import Batch
 from recsys_moe.errors import Interrupted, RunError
 from recsys_moe.schema import Schema
 from recsys_moe.train import workarounds
-from recsys_moe.train.budget import FOR_THE_END, Deadline, planned, with_epochs
+from recsys_moe.train.budget import FOR_THE_END, Deadline, as_before, planned
 from recsys_moe.train.checkpoints import Checkpoints, Steps, streamed_by
 from recsys_moe.train.cuda_graph import recorder_for
 from recsys_moe.train.finalize import finish_run, how_to_finish
@@ -74,7 +74,11 @@ def fit(
     data, out = Path(data), Path(out)
     if not isinstance(config, Config):
         config, chosen = _resolved(config, data, init_from)
-    config, callback = _within(minutes, config, data, out=out, resume=resume)
+    callback: list[Deadline] = []
+    check_minutes(minutes, config.trainer.processes)
+    if minutes is not None:
+        run = None if resume is None else out
+        config, callback = _within(60 * minutes, config, chosen, data=data, run=run)
     asked: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "init_from": init_from}
     place, trainer, datamodule, start, saved, is_new = open_run(config, data, out, **asked)
     trainer.callbacks[:0] = callback  # type: ignore[attr-defined]
@@ -118,19 +122,15 @@ def _resolved(
 
 
 def _within(
-    minutes: float | None, config: Config, data: Path, *, out: Path, resume: str | None
+    seconds: float, config: Config, chosen: Sequence[Choice], *, data: Path, run: Path | None
 ) -> tuple[Config, list[Deadline]]:
-    """`config` with the epochs of its plan, and what ends training in time."""
-    check_minutes(minutes, config.trainer.processes)
-    if minutes is None:
-        return config, []
-    deadline, run = Deadline(60 * minutes * (1 - FOR_THE_END)), out / CONFIG_FILE
-    if resume is not None and run.is_file():
-        before = parse_config(read_config_file(str(run)))
-        return with_epochs(config, before.trainer.max_epochs), [deadline]
-    datamodule = RecDataModule(data, config)
+    """`config` with its plan, or with that of `run`, and what ends training in time."""
+    left, most = seconds * (1 - FOR_THE_END), config.trainer.max_epochs
+    if run is not None and (file := run / CONFIG_FILE).is_file():
+        return as_before(config, file, chosen), [Deadline(left)]
+    deadline, datamodule = Deadline(left, most), RecDataModule(data, config)
     datamodule.open()
-    return planned(config, datamodule, 60 * minutes), [deadline]
+    return planned(config, datamodule, seconds, chosen), [deadline]
 
 
 @contextmanager

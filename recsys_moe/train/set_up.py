@@ -165,6 +165,22 @@ class SetUp(lightning.LightningModule):
         self.trainer.fit_loop.setup_data()  # which counts the batches
         return -(-int(steps) // steps_per_epoch(self.trainer))
 
+    def plan(self, config: Config) -> None:
+        """Train to the end of `config`, the same but for its number of epochs.
+
+        After the first epoch: the second then has the rate that it would have by `config`.
+        """
+        self.config = config
+        self._save_hyperparameters(self.hparams["schema_json"])
+        for scheduler in (one.scheduler for one in self.trainer.lr_scheduler_configs):
+            if isinstance(scheduler, torch.optim.lr_scheduler.CosineAnnealingLR):
+                scheduler.T_max, scheduler.last_epoch = self._epochs(), 0
+                for group, rate in zip(
+                    scheduler.optimizer.param_groups, scheduler.base_lrs, strict=True
+                ):
+                    group["lr"] = rate
+                scheduler.step()
+
     def make_optimizer(self) -> torch.optim.Adam:
         """Routers have their own learning rate and no weight decay: gradients of sampled ones are
         so small (docs/reference/routers.md) that decay would keep their gates at 0.

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from recsys_moe.cli import training
+from recsys_moe.config.auto_rules import Choice
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.train import budget
@@ -57,21 +58,75 @@ def test_the_seconds_of_an_epoch_are_those_of_its_batches() -> None:
     assert budget._seconds([], time.sleep, 1, budget.torch.device("cpu")) < 1
 
 
-@pytest.mark.slow
-def test_measuring_changes_no_weight(
+@pytest.mark.parametrize(
+    ("measured", "took", "epochs"),
+    [
+        (2.0, 15.0, 3),  # 60 * .9 = 54 s; 39 s are left for epochs of 15 * 1.03
+        (50.0, 15.0, 3),  # the first plan was an epoch
+        (2.0, 40.0, 1),
+    ],
+)
+def test_the_first_epoch_plans_anew_and_the_run_is_that_of_as_many_epochs(
+    measured: float,
+    took: float,
+    epochs: int,
+    prepared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In every byte of the weights and of the configuration, whatever was planned at first."""
+    clock, begin = SimpleNamespace(now=0.0), Deadline.on_train_epoch_start
+
+    def epoch(self: Deadline, *of_lightning: Any) -> None:
+        begin(self, *of_lightning)
+        clock.now += took
+
+    monkeypatch.setattr(budget, "_epoch_seconds", lambda *_: measured)
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(Deadline, "on_train_epoch_start", epoch)
+    fit(CONFIG, prepared, tmp_path / "a", minutes=1)
+    config = {**CONFIG, "trainer": {**CONFIG["trainer"], "max_epochs": epochs}}
+    fit(config, prepared, tmp_path / "b")
+    for file in ("config.yaml", "model/config.yaml", "model/weights.safetensors"):
+        first, second = ((tmp_path / run / file).read_bytes() for run in "ab")
+        assert first == second, file
+    assert (tmp_path / "a" / "metrics.csv").read_text().count("\n") == 1 + epochs
+
+
+@pytest.mark.parametrize(
+    ("seconds", "given", "batch", "rate"),
+    [
+        (30, (), 64, 0.001),  # 27 / 2.2 = 12 of 24 epochs are not few
+        (20, (), 32, 0.0015),  # 8 are
+        (20, ("trainer.batch_size",), 64, 0.001),  # what was given stays, and with it the rate
+    ],
+)
+def test_few_epochs_have_more_steps_unless_their_settings_were_given(
+    seconds: float,
+    given: tuple[str, ...],
+    batch: int,
+    rate: float,
+    prepared: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(budget, "_epoch_seconds", lambda *_: 2.0)
+    config = parse_config(CONFIG)
+    chosen = [Choice(key, None, "") for key in budget.STEPS if key not in given]
+    found = planned(config, RecDataModule(prepared, config), seconds, chosen)
+    assert (found.trainer.batch_size, found.optim.lr) == (batch, rate)
+
+
+def test_a_resumed_run_keeps_its_batches(
     prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run of a plan is the run with as many epochs."""
-    from recsys_moe.files import sha256_file
-
-    ends = "on_train_epoch_end"  # early on a machine that became slower: here the plan counts
-    monkeypatch.setattr(budget.Deadline, ends, lambda *of_lightning: None)
-    fit(CONFIG, prepared, tmp_path / "a", minutes=0.1)
-    most = yaml.safe_load((tmp_path / "a" / "config.yaml").read_text())["trainer"]["max_epochs"]
-    config = {**CONFIG, "trainer": {**CONFIG["trainer"], "max_epochs": most}}
-    fit(config, prepared, tmp_path / "b")
-    first, second = (sha256_file(tmp_path / r / "model" / "weights.safetensors") for r in "ab")
-    assert first == second
+    monkeypatch.setattr(budget, "_epoch_seconds", lambda *_: 2.0)
+    monkeypatch.setattr(Deadline, "on_train_epoch_end", lambda *_: None)
+    chosen = [Choice(key, None, "") for key in budget.STEPS]
+    config = parse_config(CONFIG)
+    fit(config, prepared, tmp_path / "run", minutes=0.1, chosen=chosen)  # 2 epochs
+    fit(config, prepared, tmp_path / "run", minutes=5, chosen=chosen, resume="auto")
+    written = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
+    assert written["trainer"]["batch_size"] == 32 and written["optim"]["lr"] == 0.0015
 
 
 def test_a_resumed_run_keeps_its_plan(
@@ -100,7 +155,7 @@ def test_training_ends_before_an_epoch_that_would_be_too_late(
         trainer.current_epoch = epoch
         deadline.on_train_epoch_start()
         now += 4
-        deadline.on_train_epoch_end(trainer)  # type: ignore[arg-type]
+        deadline.on_train_epoch_end(trainer, None)  # type: ignore[arg-type]
         assert trainer.should_stop is stops
 
 

@@ -49,8 +49,8 @@ def real(*words: str) -> Callable[[Path], list[object]]:
 
 
 SOURCES = [
-    *((ratings_to_10, 9), (rare_clicks, 1), (synthetic, 5)),
-    *((real("movielens", "--variant", "100k"), 4), (real("books"), 2)),
+    *((ratings_to_10, 9), (rare_clicks, 1), (synthetic, 3)),
+    *((real("movielens", "--variant", "100k"), 3), (real("books"), 2)),
 ]
 """Each with as many epochs as put it ahead; research/results/first-models.md has where fits end."""
 
