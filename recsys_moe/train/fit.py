@@ -74,11 +74,8 @@ def fit(
     data, out = Path(data), Path(out)
     if not isinstance(config, Config):
         config, chosen = _resolved(config, data, init_from)
-    callback: list[Deadline] = []
-    check_minutes(minutes, config.trainer.processes)
-    if minutes is not None:
-        run = None if resume is None else out
-        config, callback = _within(60 * minutes, config, chosen, data=data, run=run)
+    run = None if resume is None else out
+    config, callback = _within(minutes, config, chosen, data=data, run=run)
     asked: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "init_from": init_from}
     place, trainer, datamodule, start, saved, is_new = open_run(config, data, out, **asked)
     trainer.callbacks[:0] = callback  # type: ignore[attr-defined]
@@ -122,15 +119,18 @@ def _resolved(
 
 
 def _within(
-    seconds: float, config: Config, chosen: Sequence[Choice], *, data: Path, run: Path | None
+    minutes: float | None, config: Config, chosen: Sequence[Choice], *, data: Path, run: Path | None
 ) -> tuple[Config, list[Deadline]]:
     """`config` with its plan, or with that of `run`, and what ends training in time."""
-    left, most = seconds * (1 - FOR_THE_END), config.trainer.max_epochs
+    check_minutes(minutes, config.trainer.processes)
+    if minutes is None:
+        return config, []
+    left, most = 60 * minutes * (1 - FOR_THE_END), config.trainer.max_epochs
     if run is not None and (file := run / CONFIG_FILE).is_file():
         return as_before(config, file, chosen), [Deadline(left)]
     deadline, datamodule = Deadline(left, most), RecDataModule(data, config)
     datamodule.open()
-    return planned(config, datamodule, seconds, chosen), [deadline]
+    return planned(config, datamodule, 60 * minutes, chosen), [deadline]
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from recsys_moe.inference.predictor import Predictor
 from recsys_moe.model.encoders.mixers import MIXERS
 from recsys_moe.model.request import Events, of_items
 from recsys_moe.train.fit import fit
-from tests.conftest import TINY_MODEL
+from tests.conftest import SEQUENCE_MODEL, TINY_MODEL
 from tests.context import CONTEXT
 from tests.small_graphs import CHUNK, small_graphs
 
@@ -166,6 +166,19 @@ def test_a_copy_of_a_model_with_time_features_scores_as_the_model(
     expected, found = (p.score(users, items, context=context).tasks for p in (one, other))
     for task in expected:
         assert torch.equal(found[task], expected[task])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", ["all", "age", "gap,hour"])
+def test_exports_read_the_time_as_the_model_does(names: str, timed: Path, tmp_path: Path) -> None:
+    sequence = {**SEQUENCE_MODEL, "sequence_length": CHUNK + 1} if names == "all" else {}
+    model = {**TINY_MODEL, **sequence, "time_features": names}
+    optim, trainer = {"lr": 0.02}, {"max_epochs": 2, "batch_size": 128}
+    asked = {"model": model, "optim": optim, "trainer": trainer}
+    fit(parse_config(asked), timed, tmp_path / "run")
+    report = export(tmp_path / "run", tmp_path / "out", ["pt2", "onnx"])
+    assert {*report["formats"]} >= {"pt2", "onnx"}
+    assert report["inputs"]["time"]["missing"] == "NaN"
 
 
 @pytest.mark.slow

@@ -28,7 +28,6 @@ from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.warm_start import open_start
 from tests.conftest import SEQUENCE_MODEL, TINY_MODEL, Command
-from tests.small_graphs import CHUNK, small_graphs
 from tests.timed import prepared
 
 LATER = 1_700_001_500
@@ -296,22 +295,6 @@ def test_means_and_deviations_are_those_of_the_training_rows(timed: Path) -> Non
     assert reader.names == ["hour", "weekday", "gap", "events"]
     assert float(reader.mean_C[3]) == pytest.approx(float(count_N.mean()), rel=1e-5)
     assert float(reader.std_C[3]) == pytest.approx(float(count_N.std(correction=0)), rel=1e-4)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("names", ["all", "age", "gap,hour"])
-def test_exports_read_the_time_as_the_model_does(
-    names: str, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from recsys_moe.artifact.export import export
-
-    small_graphs(monkeypatch)
-    sequence = {"sequence": "none", "next_item_weight": 0.0} if names != "all" else {}
-    asked = config(time_features=names, sequence_length=CHUNK + 1, **sequence)
-    fit(asked, timed, tmp_path / "run")
-    report = export(tmp_path / "run", tmp_path / "out", ["pt2", "onnx"])
-    assert {*report["formats"]} >= {"pt2", "onnx"}
-    assert report["inputs"]["time"]["missing"] == "NaN"
 
 
 @pytest.mark.slow

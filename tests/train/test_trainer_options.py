@@ -328,8 +328,7 @@ import os, sys
 from pathlib import Path
 from tests.train.test_trainer_options import figures
 
-data, out = map(Path, sys.argv[1:])
-found = figures(data, out, 2, "ddp")
+found = figures(Path(sys.argv[1]), Path(sys.argv[2]), 2, "ddp")
 if os.environ.get("LOCAL_RANK", "0") == "0":
     print("figures", *found)
 """
@@ -348,5 +347,4 @@ def test_two_processes_are_one(prepared: Path, tmp_path: Path) -> None:
     line = next(one for one in done.stdout.splitlines() if one.startswith("figures"))
     two = [float(word) for word in line.split()[1:]]
     assert figures(prepared, tmp_path / "1", 1, "auto") == pytest.approx(two, rel=1e-3)
-    for name in "12":
-        assert (tmp_path / name / "manifest.json").is_file()
+    assert all((tmp_path / name / "manifest.json").is_file() for name in "12")
