@@ -37,15 +37,16 @@ def main() -> None:
     minutes = (time.perf_counter() - begun) / 60
     rank_N = ranks(scorer(model), log, parts.ranked)
     found = {"epoch": epochs, "minutes": minutes, **figures(rank_N)}
-    write(options, "HSTU of torch-rechub", found)
+    write(options, f"HSTU of torch-rechub, {options.width} wide", found)
 
 
 def fitted(log: Log, parts: Split, options: argparse.Namespace) -> tuple[HSTUModel, int]:
     """The model with the weights of its best epoch, and how many epochs it took."""
     torch.manual_seed(options.seed)
     model = HSTUModel(
-        log.items + 1, d_model=256, n_heads=8, n_layers=2, max_seq_len=LENGTH, dropout=0.1
-    )
+        log.items + 1, d_model=options.width, n_heads=8, n_layers=2,
+        max_seq_len=LENGTH, dropout=0.1,
+    )  # fmt: skip
     device = "cuda" if torch.cuda.is_available() else "cpu"
     with TemporaryDirectory() as folder:
         trainer = SeqTrainer(

@@ -3,7 +3,7 @@
     pip install "rectools[torch]==0.19.0" "pyarrow<21"
     python -m research.time_peers.sasrec --ml-1m DIR --protocol cut --csv FILE
 
-Its own defaults, but for sessions of 200 and as many epochs as its validation loss, of the last
+Its own defaults (256 wide), but for sessions of 200 and as many epochs as its validation loss, of the last
 event of each user before the ranked ones, goes on falling. Axes: B sessions, L places, D width,
 I items.
 """
@@ -52,9 +52,8 @@ def main() -> None:
     model, best = fitted(log, parts, options)
     minutes = (time.perf_counter() - begun) / 60
     rank_N = ranks(scorer(model, log), log, parts.ranked)
-    write(
-        options, "SASRec of RecTools", {"epoch": best.epoch, "minutes": minutes, **figures(rank_N)}
-    )
+    found = {"epoch": best.epoch, "minutes": minutes, **figures(rank_N)}
+    write(options, f"SASRec of RecTools, {options.width} wide", found)
 
 
 def fitted(log: Log, parts: Split, options: argparse.Namespace) -> tuple[Any, Best]:
@@ -75,8 +74,9 @@ def fitted(log: Log, parts: Split, options: argparse.Namespace) -> tuple[Any, Be
     events = {Columns.User: taken.user, Columns.Item: taken.item, Columns.Datetime: place}
     frame = pd.DataFrame({**events, Columns.Weight: 1.0})
     model = SASRecModel(
-        session_max_len=LENGTH, get_trainer_func=trainer, get_val_mask_func=is_chosen, verbose=0
-    )
+        n_factors=options.width, session_max_len=LENGTH, verbose=0,
+        get_trainer_func=trainer, get_val_mask_func=is_chosen,
+    )  # fmt: skip
     model.fit(Dataset.construct(frame))
     best = next(one for one in model.fit_trainer.callbacks if isinstance(one, Best))  # a copy
     model.lightning_model.load_state_dict(best.weights)

@@ -41,6 +41,7 @@ def arguments(doc: str | None) -> tuple[argparse.Namespace, Log, Split]:
     parser.add_argument("--ml-1m", type=Path, required=True)
     parser.add_argument("--protocol", choices=("leave-last", "cut"), default="cut")
     parser.add_argument("--epochs", type=int, default=200)
+    parser.add_argument("--width", type=int, default=256, help="of items and places")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--csv", type=Path, required=True)
     options = parser.parse_args()
