@@ -3,9 +3,9 @@
     pip install "rectools[torch]==0.19.0" "pyarrow<21"
     python -m research.time_peers.sasrec --ml-1m DIR --protocol cut --csv FILE
 
-Its own defaults (256 wide), but for sessions of 200 and as many epochs as its validation loss, of the last
-event of each user before the ranked ones, goes on falling. Axes: B sessions, L places, D width,
-I items.
+Its own defaults (256 wide), but for sessions of 200 and as many epochs as its validation loss, of
+the last event of each user before the ranked ones, goes on falling; each epoch is a line. Axes: B
+sessions, L places, D width, I items.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Best(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: Any) -> None:
         loss = float(trainer.callback_metrics[LOSS])
+        print(f"epoch {trainer.current_epoch + 1}: validation loss {loss:.4f}", flush=True)
         if loss < self.loss:
             self.loss, self.epoch = loss, trainer.current_epoch + 1
             self.weights = deepcopy(pl_module.state_dict())
