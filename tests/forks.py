@@ -47,7 +47,7 @@ def on_two(words: Sequence[str], log: Path) -> subprocess.CompletedProcess[str]:
     processes = []
     for rank, own in enumerate(logs):
         ranks = {**common, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-        processes.append(_forks.Process(target=_become, args=(words, own, ranks)))
+        processes.append(_forks.Process(target=_become, args=(words, own, ranks), daemon=True))
         processes[-1].start()
     for process in processes:
         process.join(SECONDS)

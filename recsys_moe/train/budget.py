@@ -1,6 +1,6 @@
 """`fit --minutes`: how many epochs fit into a time.
 
-Measured before training begins, when it is decided whether they are few, and again by the first
+Measured before training begins, when it is decided whether steps are few, and again by the first
 epoch: the rate falls from the second on, so the run is that of as many epochs from the start.
 """
 
@@ -10,7 +10,6 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,7 +19,7 @@ from lightning.pytorch.callbacks import Callback
 
 from recsys_moe.config.auto_rules import Choice
 from recsys_moe.config.diff import CONFIG_FILE, flat
-from recsys_moe.config.files import merge_all, nested, read_config_file
+from recsys_moe.config.files import merge_all, nested
 from recsys_moe.config.settings import Config, parse_config
 from recsys_moe.files import write_text
 from recsys_moe.train.callbacks import duration
@@ -28,6 +27,7 @@ from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.memory import kept_memory
+from recsys_moe.train.resume import Saved
 
 logger = logging.getLogger("recsys_moe.fit")
 
@@ -40,8 +40,9 @@ SLOWER = 1.1
 """How many times as long an epoch takes as its parts: checkpoints, metrics, logs."""
 LATER = 1.03
 """How many times as long later epochs take as the first."""
-FEW, STEPS = 3, ("trainer.batch_size", "optim.lr")
-"""A plan of at most 1 / FEW of all epochs is short of steps; what gives it more."""
+FEW_STEPS = 1000
+"""Of a plan, below which smaller batches end ahead (research/defaults.md)."""
+GIVES_MORE = ("trainer.batch_size", "optim.lr")
 
 
 def planned(
@@ -49,8 +50,8 @@ def planned(
 ) -> Config:
     """`config` with as many epochs, at most its own, as end within `seconds` by measurement.
 
-    Few epochs have smaller batches and a higher rate, where both are among the `chosen` settings,
-    which follow the data.
+    A plan of few steps has smaller batches and a higher rate, where both are among the `chosen`
+    settings, which follow the data.
     """
     begun = time.monotonic()
     with kept_memory():
@@ -65,7 +66,8 @@ def planned(
             duration(max(left, 1)),
         )
     logger.info("plan: %d of %d epochs, about %s each", epochs, most, duration(epoch))
-    if FEW * epochs <= most and {one.key for one in chosen} >= set(STEPS):
+    steps = epochs * datamodule.schema.rows["train"] / config.trainer.batch_size
+    if epochs < most and steps < FEW_STEPS and {one.key for one in chosen} >= {*GIVES_MORE}:
         config = _with_more_steps(config)
     return with_epochs(config, epochs)
 
@@ -81,10 +83,10 @@ def with_epochs(config: Config, epochs: int) -> Config:
     return _with(config, {"trainer.max_epochs": epochs})
 
 
-def as_before(config: Config, run: Path, chosen: Sequence[Choice]) -> Config:
-    """`config` with the plan of a run that is resumed."""
-    before = dict(flat(read_config_file(str(run))))
-    keys = {"trainer.max_epochs", *({one.key for one in chosen} & set(STEPS))}
+def as_before(config: Config, saved: Saved, chosen: Sequence[Choice]) -> Config:
+    """`config` with the plan of the run that is resumed."""
+    before = dict(flat(saved.state["hyper_parameters"]["config"]))
+    keys = {"trainer.max_epochs", *({one.key for one in chosen} & {*GIVES_MORE})}
     return _with(config, {key: before[key] for key in keys})
 
 
@@ -146,6 +148,9 @@ class Deadline(Callback):
 
     def __init__(self, seconds: float, most: int = 0) -> None:
         self.end, self.most = time.monotonic() + seconds, most
+
+    def on_train_start(self, *unused: Any) -> None:
+        self.begun = time.monotonic()  # for the rest of an epoch, which does not begin again
 
     def on_train_epoch_start(self, *unused: Any) -> None:
         self.begun = time.monotonic()

@@ -16,12 +16,12 @@ from recsys_moe.artifact.run_folder import (
     LAST,
     begin_run,
     end_run,
+    place_of,
     record_run,
     remove_run,
 )
 from recsys_moe.config.auto import say, with_choices
 from recsys_moe.config.auto_rules import Choice
-from recsys_moe.config.diff import CONFIG_FILE
 from recsys_moe.config.files import merge
 from recsys_moe.config.renamed import with_new_names
 from recsys_moe.config.settings import Config, parse_config
@@ -41,6 +41,7 @@ from recsys_moe.train.opening import Opened, open_run, say_memory
 from recsys_moe.train.processes.devices import lost_peers
 from recsys_moe.train.processes.launch import check_minutes
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
+from recsys_moe.train.resume import Saved, find_checkpoint
 from recsys_moe.train.warm_start import start_config
 
 logger = logging.getLogger("recsys_moe.fit")
@@ -74,9 +75,9 @@ def fit(
     data, out = Path(data), Path(out)
     if not isinstance(config, Config):
         config, chosen = _resolved(config, data, init_from)
-    run = None if resume is None else out
-    config, callback = _within(minutes, config, chosen, data=data, run=run)
     asked: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "init_from": init_from}
+    saved = resume and minutes and find_checkpoint(place_of(out, overwrite, resume), resume)
+    config, callback = _within(minutes, config, chosen, data=data, saved=saved or None)
     place, trainer, datamodule, start, saved, is_new = open_run(config, data, out, **asked)
     trainer.callbacks[:0] = callback  # type: ignore[attr-defined]
     checkpoint = saved and saved.path
@@ -119,15 +120,20 @@ def _resolved(
 
 
 def _within(
-    minutes: float | None, config: Config, chosen: Sequence[Choice], *, data: Path, run: Path | None
+    minutes: float | None,
+    config: Config,
+    chosen: Sequence[Choice],
+    *,
+    data: Path,
+    saved: Saved | None,
 ) -> tuple[Config, list[Deadline]]:
-    """`config` with its plan, or with that of `run`, and what ends training in time."""
+    """`config` with its plan, or with that of `saved`, and what ends training in time."""
     check_minutes(minutes, config.trainer.processes)
     if minutes is None:
         return config, []
     left, most = 60 * minutes * (1 - FOR_THE_END), config.trainer.max_epochs
-    if run is not None and (file := run / CONFIG_FILE).is_file():
-        return as_before(config, file, chosen), [Deadline(left)]
+    if saved is not None:
+        return as_before(config, saved, chosen), [Deadline(left)]
     deadline, datamodule = Deadline(left, most), RecDataModule(data, config)
     datamodule.open()
     return planned(config, datamodule, 60 * minutes, chosen), [deadline]

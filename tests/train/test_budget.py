@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +14,7 @@ import yaml
 from recsys_moe.cli import training
 from recsys_moe.config.auto_rules import Choice
 from recsys_moe.config.settings import parse_config
-from recsys_moe.errors import ConfigError
+from recsys_moe.errors import ConfigError, Interrupted
 from recsys_moe.train import budget
 from recsys_moe.train.budget import Deadline, planned
 from recsys_moe.train.fit import fit
@@ -74,14 +75,16 @@ def test_the_first_epoch_plans_anew_and_the_run_is_that_of_as_many_epochs(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """In every byte of the weights and of the configuration, whatever was planned at first."""
+    """In every byte of the weights and of the configuration, whatever was planned at first: to
+    measure, a clock that stands still finds 0 s, changes no weight."""
     clock, begin = SimpleNamespace(now=0.0), Deadline.on_train_epoch_start
+    measure = budget._epoch_seconds
 
     def epoch(self: Deadline, *of_lightning: Any) -> None:
         begin(self, *of_lightning)
         clock.now += took
 
-    monkeypatch.setattr(budget, "_epoch_seconds", lambda *_: measured)
+    monkeypatch.setattr(budget, "_epoch_seconds", lambda *asked: measured + measure(*asked))
     monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(Deadline, "on_train_epoch_start", epoch)
     fit(CONFIG, prepared, tmp_path / "a", minutes=1)
@@ -96,12 +99,12 @@ def test_the_first_epoch_plans_anew_and_the_run_is_that_of_as_many_epochs(
 @pytest.mark.parametrize(
     ("seconds", "given", "batch", "rate"),
     [
-        (30, (), 64, 0.001),  # 27 / 2.2 = 12 of 24 epochs are not few
-        (20, (), 32, 0.0015),  # 8 are
-        (20, ("trainer.batch_size",), 64, 0.001),  # what was given stays, and with it the rate
+        (60, (), 64, 0.001),  # all 24 epochs
+        (50, (), 32, 0.0015),  # 45 / 2.2 = 20 epochs of 24.6 steps are 492
+        (50, ("trainer.batch_size",), 64, 0.001),  # what was given stays, and with it the rate
     ],
 )
-def test_few_epochs_have_more_steps_unless_their_settings_were_given(
+def test_a_plan_of_few_steps_has_more_unless_their_settings_were_given(
     seconds: float,
     given: tuple[str, ...],
     batch: int,
@@ -111,9 +114,40 @@ def test_few_epochs_have_more_steps_unless_their_settings_were_given(
 ) -> None:
     monkeypatch.setattr(budget, "_epoch_seconds", lambda *_: 2.0)
     config = parse_config(CONFIG)
-    chosen = [Choice(key, None, "") for key in budget.STEPS if key not in given]
-    found = planned(config, RecDataModule(prepared, config), seconds, chosen)
+    chosen = [Choice(key, None, "") for key in budget.GIVES_MORE if key not in given]
+    data = RecDataModule(prepared, config)
+    found = planned(config, data, seconds, chosen)
     assert (found.trainer.batch_size, found.optim.lr) == (batch, rate)
+    monkeypatch.setattr(budget, "FEW_STEPS", 300)
+    assert planned(config, data, seconds, chosen).trainer.batch_size == 64
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_run_that_ended_inside_its_second_epoch_keeps_its_plan(
+    overwrite: bool, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where it was to replace another one, which has another plan and other batches."""
+    monkeypatch.setattr(budget, "_epoch_seconds", lambda *_: 2.0)
+    out, trainer = tmp_path / "run", {**CONFIG["trainer"], "checkpoint_every_n_steps": 7}
+    config = parse_config({**CONFIG, "trainer": trainer})
+    if overwrite:
+        fit({**CONFIG, "trainer": {"max_epochs": 1, "batch_size": 128}}, prepared, out)
+    chosen = [Choice(key, None, "") for key in budget.GIVES_MORE]
+    asked: dict[str, Any] = {"minutes": 0.2, "chosen": chosen}  # 12 * .9 / 2.2 = 4 epochs
+
+    def stop(self: Deadline, trainer: Any, *of_lightning: Any) -> None:
+        if (trainer.current_epoch, of_lightning[-1]) == (1, 10):
+            signal.raise_signal(signal.SIGTERM)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Deadline, "on_train_epoch_end", lambda *_: None)
+        patched.setattr(Deadline, "on_train_batch_end", stop)
+        with pytest.raises(Interrupted, match="continue with --resume auto"):
+            fit(config, prepared, out, overwrite=overwrite, **asked)
+    fit(config, prepared, out, resume="auto", **{**asked, "minutes": 100})
+    written = yaml.safe_load((out / "config.yaml").read_text())["trainer"]
+    assert (written["max_epochs"], written["batch_size"]) == (4, 32)
+    assert (out / "metrics.csv").read_text().count("\n") == 1 + 4
 
 
 def test_a_resumed_run_keeps_its_batches(
@@ -121,7 +155,7 @@ def test_a_resumed_run_keeps_its_batches(
 ) -> None:
     monkeypatch.setattr(budget, "_epoch_seconds", lambda *_: 2.0)
     monkeypatch.setattr(Deadline, "on_train_epoch_end", lambda *_: None)
-    chosen = [Choice(key, None, "") for key in budget.STEPS]
+    chosen = [Choice(key, None, "") for key in budget.GIVES_MORE]
     config = parse_config(CONFIG)
     fit(config, prepared, tmp_path / "run", minutes=0.1, chosen=chosen)  # 2 epochs
     fit(config, prepared, tmp_path / "run", minutes=5, chosen=chosen, resume="auto")

@@ -168,3 +168,16 @@ def test_a_configuration_in_the_run_that_gives_way_is_not_read(
     words = ["--data", prepared, "--config", out / "config.yaml", "--out", out, "--overwrite"]
     assert "is or holds --config" in command.fails(2, "fit", *words)
     assert (out / "model").is_dir()
+
+
+def test_an_interrupted_replacement_goes_on_with_its_own_settings(tmp_path: Path) -> None:
+    """`fit --resume auto` without settings takes those of OUT.part, which it continues."""
+    out, part = tmp_path / "run", tmp_path / "run.part"
+    for run in (out, part):
+        run.mkdir()
+        (run / "config.yaml").touch()
+    assert run_of("auto", out) == part
+    (part / "config.yaml").unlink()
+    assert run_of("auto", out) == out
+    assert run_of(str(out / "checkpoints" / "last.ckpt"), out) == out
+    assert run_of(None, out) is None
