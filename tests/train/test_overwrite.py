@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from recsys_moe.artifact.run_folder import begin_run, place_of
+from recsys_moe.cli.configuration import run_of
 from recsys_moe.errors import ConfigError, Interrupted, RunError
 from recsys_moe.train import fit as fitting
 from recsys_moe.train.checkpoints import Checkpoints
