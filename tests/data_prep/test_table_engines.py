@@ -90,8 +90,10 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("duplicates", ["first", "last", "keep"])
-@pytest.mark.parametrize("negatives", ["none", "per-user"])
+@pytest.mark.parametrize(
+    ("duplicates", "negatives"),
+    [("first", "none"), ("last", "per-user"), ("keep", "none"), ("keep", "per-user")],
+)
 def test_every_engine_writes_the_bytes_of_the_one_in_memory(
     duplicates: str, negatives: str, folder: Path, small: None, tmp_path: Path
 ) -> None:
