@@ -10,6 +10,7 @@ import itertools
 import logging
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from recsys_moe.train.callbacks import duration
 from recsys_moe.train.checkpoints import Checkpoints
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
+from recsys_moe.train.processes.launch import check_minutes
 from recsys_moe.train.processes.memory import kept_memory
 from recsys_moe.train.resume import Saved
 
@@ -43,6 +45,29 @@ LATER = 1.03
 FEW_STEPS = 1000
 """Of a plan, below which smaller batches end ahead (research/defaults.md)."""
 GIVES_MORE = ("trainer.batch_size", "optim.lr")
+
+
+def within(
+    minutes: float | None,
+    config: Config,
+    chosen: Sequence[Choice],
+    *,
+    data: Path,
+    saved: Saved | None,
+) -> tuple[Config, list[Deadline]]:
+    """`config` with its plan, or with that of `saved`, and what ends training in time.
+
+    Raises ConfigError where no plan can be made.
+    """
+    check_minutes(minutes, config.trainer.processes)
+    if minutes is None:
+        return config, []
+    left, most = 60 * minutes * (1 - FOR_THE_END), config.trainer.max_epochs
+    if saved is not None:
+        return as_before(config, saved, chosen), [Deadline(left)]
+    deadline, datamodule = Deadline(left, most), RecDataModule(data, config)
+    datamodule.open()
+    return planned(config, datamodule, 60 * minutes, chosen), [deadline]
 
 
 def planned(

@@ -29,7 +29,7 @@ from recsys_moe.data.rows import Batch
 from recsys_moe.errors import Interrupted, RunError
 from recsys_moe.schema import Schema
 from recsys_moe.train import workarounds
-from recsys_moe.train.budget import FOR_THE_END, Deadline, as_before, planned
+from recsys_moe.train.budget import within
 from recsys_moe.train.checkpoints import Checkpoints, Steps, streamed_by
 from recsys_moe.train.cuda_graph import recorder_for
 from recsys_moe.train.finalize import finish_run, how_to_finish
@@ -39,9 +39,8 @@ from recsys_moe.train.loggers import check_logger, closing_logger
 from recsys_moe.train.module import RecModule
 from recsys_moe.train.opening import Opened, open_run, say_memory
 from recsys_moe.train.processes.devices import lost_peers
-from recsys_moe.train.processes.launch import check_minutes
 from recsys_moe.train.processes.memory import flushed_denormals, kept_memory
-from recsys_moe.train.resume import Saved, find_checkpoint
+from recsys_moe.train.resume import find_checkpoint
 from recsys_moe.train.warm_start import start_config
 
 logger = logging.getLogger("recsys_moe.fit")
@@ -77,7 +76,7 @@ def fit(
         config, chosen = _resolved(config, data, init_from)
     asked: dict[str, Any] = {"overwrite": overwrite, "resume": resume, "init_from": init_from}
     saved = resume and minutes and find_checkpoint(place_of(out, overwrite, resume), resume)
-    config, callback = _within(minutes, config, chosen, data=data, saved=saved or None)
+    config, callback = within(minutes, config, chosen, data=data, saved=saved or None)
     place, trainer, datamodule, start, saved, is_new = open_run(config, data, out, **asked)
     trainer.callbacks[:0] = callback  # type: ignore[attr-defined]
     checkpoint = saved and saved.path
@@ -117,26 +116,6 @@ def _resolved(
         raw = with_new_names(raw or {})
         raw, chosen = with_choices(raw, Schema.load(data), everything=not raw)
     return start_config(raw or {}, init_from), chosen
-
-
-def _within(
-    minutes: float | None,
-    config: Config,
-    chosen: Sequence[Choice],
-    *,
-    data: Path,
-    saved: Saved | None,
-) -> tuple[Config, list[Deadline]]:
-    """`config` with its plan, or with that of `saved`, and what ends training in time."""
-    check_minutes(minutes, config.trainer.processes)
-    if minutes is None:
-        return config, []
-    left, most = 60 * minutes * (1 - FOR_THE_END), config.trainer.max_epochs
-    if saved is not None:
-        return as_before(config, saved, chosen), [Deadline(left)]
-    deadline, datamodule = Deadline(left, most), RecDataModule(data, config)
-    datamodule.open()
-    return planned(config, datamodule, 60 * minutes, chosen), [deadline]
 
 
 @contextmanager
