@@ -97,8 +97,8 @@ def run_of(resume: str | None, out: Path) -> Path | None:
     """The folder of the run that `--resume` continues, if it has its settings."""
     if resume is None:
         return None
-    from recsys_moe.folders import PART
+    from recsys_moe.artifact.run_folder import place_of
 
-    part = out.with_name(f"{out.name}{PART}")  # of an interrupted --overwrite
-    runs = (part, out) if resume == "auto" else (Path(resume).absolute().parents[1],)
-    return next((run for run in runs if (run / "config.yaml").is_file()), None)
+    is_auto = resume == "auto"  # also of an interrupted --overwrite
+    run = place_of(out, False, resume) if is_auto else Path(resume).absolute().parents[1]
+    return run if (run / "config.yaml").is_file() else None

@@ -42,6 +42,8 @@ SLOWER = 1.1
 """How many times as long an epoch takes as its parts: checkpoints, metrics, logs."""
 LATER = 1.03
 """How many times as long later epochs take as the first."""
+SHORTEST = 1e-3
+"""Seconds of an epoch: a coarse clock may stand still in one of a few rows."""
 FEW_STEPS = 1000
 """Of a plan, below which smaller batches end ahead (research/defaults.md)."""
 GIVES_MORE = ("trainer.batch_size", "optim.lr")
@@ -182,7 +184,8 @@ class Deadline(Callback):
 
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         now, done = time.monotonic(), trainer.current_epoch + 1
-        left = max(int((self.end - now) / (LATER * (now - self.begun))), 0)
+        epoch = LATER * max(now - self.begun, SHORTEST)
+        left = max(int((self.end - now) / epoch), 0)
         if done == 1 and self.most:
             assert isinstance(module, RecModule)
             self._plan(trainer, module, min(done + left, self.most))

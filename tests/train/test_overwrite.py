@@ -177,7 +177,8 @@ def test_an_interrupted_replacement_goes_on_with_its_own_settings(tmp_path: Path
     for run in (out, part):
         run.mkdir()
         (run / "config.yaml").touch()
-    assert run_of("auto", out) == part
+        (run / "data.lock.json").write_text('{"files": {"schema.json": ""}}')
+    assert run_of("auto", out) == part == place_of(out, False, "auto")
     (part / "config.yaml").unlink()
     assert run_of("auto", out) == out
     assert run_of(str(out / "checkpoints" / "last.ckpt"), out) == out
