@@ -43,7 +43,7 @@ def arguments(doc: str | None) -> tuple[argparse.Namespace, Log, Split]:
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--width", type=int, default=256, help="of items and places")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--folder", help="where epochs are kept (SASRec)")
+    parser.add_argument("--folder", help="where each epoch is kept")
     parser.add_argument("--csv", type=Path, required=True)
     options = parser.parse_args()
     log = read(options.ml_1m, core=CORE)
