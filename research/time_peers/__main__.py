@@ -19,7 +19,7 @@ import numpy as np
 
 from research.time_peers import lists, ratings, watch
 from research.time_peers.lists import Carried
-from research.time_peers.log import CORE, ML_1M_CUT, ORDERS, Log, read
+from research.time_peers.log import CORE, ML_1M_CUT, ORDERS, Log, newest_tenth, read
 
 HALF_LIVES = (1, 7, 30)
 FIGURES = ("hit_rate@10", "ndcg@10", "mse", "mse of new users", "auc")
@@ -61,12 +61,6 @@ def measured(data: str, folder: Path) -> Iterator[dict[str, Any]]:
     for order in ORDERS:
         log = read(folder, order=order, core=CORE)
         yield from of_lists(log, cut, data, order)
-
-
-def newest_tenth(log: Log) -> int:
-    """The last time before the newest tenth of the ratings."""
-    time = np.sort(log.time)
-    return int(time[len(time) * 9 // 10]) - 1
 
 
 def of_ratings(log: Log, cut: int, data: str) -> Iterator[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""torch-rechub's HSTU on the future of MovieLens-1M, in an environment of its own.
+"""torch-rechub's HSTU on the future of MovieLens, in an environment of its own.
 
     pip install torch-rechub==0.9.0 torch pyarrow
     python -m research.time_peers.hstu --ml-1m DIR --protocol cut --csv FILE

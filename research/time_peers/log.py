@@ -88,3 +88,9 @@ def ordered(frame: pd.DataFrame, order: str, seed: int) -> Log:
     user, item = (pd.factorize(frame[name], sort=True)[0][place] for name in ("user", "item"))
     rating = frame.rating.to_numpy(np.float64)[place]
     return Log(user, item, rating, frame.time.to_numpy(np.int64)[place])
+
+
+def newest_tenth(log: Log) -> int:
+    """The last time before the newest tenth of the ratings."""
+    time = np.sort(log.time)
+    return int(time[len(time) * 9 // 10]) - 1

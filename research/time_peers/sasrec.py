@@ -1,4 +1,4 @@
-"""RecTools' SASRec on the future of MovieLens-1M, in an environment of its own.
+"""RecTools' SASRec on the future of MovieLens, in an environment of its own.
 
     pip install "rectools[torch]==0.19.0" "pyarrow<21"
     python -m research.time_peers.sasrec --ml-1m DIR --protocol cut --csv FILE

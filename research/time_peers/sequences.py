@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from research.time_peers.lists import rank
-from research.time_peers.log import CORE, ML_1M_CUT, Log, read
+from research.time_peers.log import CORE, ML_1M_CUT, Log, newest_tenth, read
 
 LENGTH = 200
 """Events of a session, the latest."""
@@ -38,7 +38,9 @@ class Split(NamedTuple):
 def arguments(doc: str | None) -> tuple[argparse.Namespace, Log, Split]:
     """The command line, the log without items of fewer than five events, and its split."""
     parser = argparse.ArgumentParser(description=(doc or "").partition("\n")[0])
-    parser.add_argument("--ml-1m", type=Path, required=True)
+    folder = parser.add_mutually_exclusive_group(required=True)
+    folder.add_argument("--ml-1m", type=Path)
+    folder.add_argument("--ml-100k", type=Path)
     parser.add_argument("--protocol", choices=("leave-last", "cut"), default="cut")
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--width", type=int, default=256, help="of items and places")
@@ -46,13 +48,15 @@ def arguments(doc: str | None) -> tuple[argparse.Namespace, Log, Split]:
     parser.add_argument("--folder", help="where each epoch is kept")
     parser.add_argument("--csv", type=Path, required=True)
     options = parser.parse_args()
-    log = read(options.ml_1m, core=CORE)
-    return options, log, split(log, options.protocol)
+    place = options.ml_1m or options.ml_100k
+    log = read(place, core=CORE)
+    cut = ML_1M_CUT if options.ml_1m else newest_tenth(read(place))
+    return options, log, split(log, None if options.protocol == "leave-last" else cut)
 
 
-def split(log: Log, protocol: str) -> Split:
-    """`leave-last` or `cut` at the .9 quantile of MovieLens-1M."""
-    ranked = log.is_last if protocol == "leave-last" else log.after(ML_1M_CUT)
+def split(log: Log, cut: int | None) -> Split:
+    """What is ranked: all events after `cut`, or without one the last of each user."""
+    ranked = log.is_last if cut is None else log.after(cut)
     chosen = np.zeros_like(ranked)
     chosen[np.flatnonzero(~ranked)[log.taken(~ranked).is_last]] = True
     return Split(~ranked & ~chosen, chosen, ranked)
@@ -88,7 +92,9 @@ def ranks(score: Score, log: Log, ranked: np.ndarray) -> np.ndarray:
 def write(options: argparse.Namespace, peer: str, found: dict[str, Any]) -> None:
     """Append a line to the CSV; print it."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-    named = {"peer": peer, "protocol": options.protocol, "seed": options.seed, "device": device}
+    data = "ml-1m" if options.ml_1m else "ml-100k"
+    named = {"data": data, "protocol": options.protocol, "peer": peer, "seed": options.seed}
+    named["device"] = device
     row = named | {k: round(v, 4) if isinstance(v, float) else v for k, v in found.items()}
     print(row, flush=True)
     begins = not options.csv.exists()
