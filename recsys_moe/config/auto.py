@@ -83,6 +83,7 @@ _NAMES = {
         "user_exponent",
         "list_prior",
         "tie_rule",
+        "events_dropout",
     ),
     "model": (
         *(

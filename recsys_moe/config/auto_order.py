@@ -17,8 +17,10 @@ FEW_EVENTS = 3.0
 """Events of a user in training, on average, below which there is no order to learn from."""
 MANY_NEW = 0.4
 """Share of later rows that are of users without a training row: ids would hide what events say."""
+NEW_USERS = 0.02
+"""Share of training rows that are as of a user without events."""
 LEAST_STEPS = 390
-"""Of training; MovieLens-100K has 390 in ten epochs."""
+"""Of training, on the smallest logs."""
 
 
 def order_rule(facts: Facts) -> None:
@@ -70,6 +72,8 @@ def _users(facts: Facts) -> None:
     has_ids = share < MANY_NEW or bool(unusual)
     facts.choose("model.user_ids", has_ids and facts.values.get("model.biases", True), why)
     facts.choose("model.biases", facts.values["model.user_ids"], why)
+    if share >= MANY_NEW:
+        facts.choose("data.events_dropout", NEW_USERS, "some of them ask before their first event")
 
 
 def new_rows(schema: Schema) -> float:
@@ -92,14 +96,15 @@ def _sizes(facts: Facts) -> None:
 
 def _training(facts: Facts) -> None:
     many = facts.rows >= MANY_ROWS
-    batch = min(max(2 ** round(math.log2(facts.rows / 32)), 128), 4096)
-    facts.choose("trainer.batch_size", batch, "rows of a user share windows of events")
+    batch = min(max(2 ** round(math.log2(facts.rows / 128)), 128), 4096)
+    facts.choose("trainer.batch_size", batch, "about 128 steps an epoch, or more")
     facts.choose("optim.lr", 3e-3, "as in the recipes; less leaves small logs where they began")
     facts.choose("optim.weight_decay", 0.0, "dropout and the next-item loss do its work")
     window = 200 if many else 100
     facts.choose("optim.ema_decay", 1 - 1 / window, f"a mean over the last {window} steps")
     facts.choose("optim.router_lr_multiplier", 1.0, "as in the recipes")
-    epochs = max(12 if many else 10, math.ceil(LEAST_STEPS / facts.steps))
+    epochs = 12 if many else 10 if facts.values["model.user_ids"] else 6
+    epochs = max(epochs, math.ceil(LEAST_STEPS / facts.steps))
     facts.choose("trainer.max_epochs", epochs, f"length of the cosine; an epoch has {facts.steps}")
     if facts.schema.negatives == "uniform":
         facts.choose("data.popularity_exponent", 0.0, "the next-item loss is over all items")

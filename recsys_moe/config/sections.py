@@ -56,6 +56,9 @@ class DataConfig(Section):
     context_dropout: float = Field(default=0.1, ge=0, lt=1)
     """Share of training rows that lose context, which trains scores without it: half of them lose
     all features, the others each with probability 1/2. Only where the model reads context."""
+    events_dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of training rows that lose the events of their user, which trains predictions for
+    users who have none yet. Only with model.sequence."""
     resample_negatives: bool = False
     """Draw new items for the negatives that `prepare` sampled in every epoch, among those that
     the user has no other training row with."""

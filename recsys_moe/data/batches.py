@@ -30,7 +30,7 @@ class ShuffledBatches(ABC):
     second one is ~index instead, the OOV id with the features and the bag of that index.
     `features_only`: shares of users and of items replaced by ~index in addition. `context_dropout`:
     share of rows that lose context, half of them all, the others each value with probability 1/2;
-    and of those that lose their time.
+    and of those that lose their time. `events_dropout`: share of those that lose all events.
     `start`: leave out that many batches, and change no other; `len` counts them. Raises DataError
     when there are fewer rows than processes.
     """
@@ -43,6 +43,7 @@ class ShuffledBatches(ABC):
     ids_only: bool = False
     features_only: tuple[float, float] = (0.0, 0.0)
     context_dropout: float = 0.0
+    events_dropout: float = 0.0
     seed: int
     rank: int = 0
     world: int = 1
@@ -51,7 +52,7 @@ class ShuffledBatches(ABC):
     def __post_init__(self) -> None:
         self.batches = batches_per_epoch(len(self.rows), self.batch_size, self.world)
         sizes = self.schema.user.size, self.schema.item.size
-        shares = self.features_only, self.context_dropout
+        shares = self.features_only, self.context_dropout, self.events_dropout
         self.hiding = Hiding(self.id_dropout, *sizes, self.ids_only, *shares)
 
     def __len__(self) -> int:
@@ -87,6 +88,7 @@ class Hiding(NamedTuple):
     ids_only: bool
     features_only: tuple[float, float]
     context: float = 0.0
+    events: float = 0.0
 
 
 def batches_per_epoch(rows: int, batch_size: int, world: int) -> int:
@@ -131,6 +133,8 @@ def shuffled(
         lost_BC = _lost(columns, stop - first, hiding.context, generator)
         timeless = 0.0 if columns.time is None else hiding.context
         timeless_B = _drawn(stop - first, timeless, generator)
+        eventless = 0.0 if columns.history is None else hiding.events
+        eventless_B = _drawn(stop - first, eventless, generator)
         if number < start:
             continue
         part = slice(*part_bounds(0, stop - first, *share))
@@ -140,7 +144,7 @@ def shuffled(
             batch.context[lost_BC[part]] = torch.nan
         if batch.moment is not None and timeless_B is not None:
             batch.moment.hide(timeless_B[part])
-        yield batch
+        yield batch if eventless_B is None else batch.without_events(eventless_B[part])
 
 
 def _hide_ids(batch: Batch, hiding: Hiding, drawn: Sequence[Tensor | None], part: slice) -> None:

@@ -97,6 +97,15 @@ class Batch(NamedTuple):
         """What a model is asked about these rows."""
         return Request(self.user, self.item, self.context, self.events, moment=self.moment)
 
+    def without_events(self, gone_B: Tensor) -> Batch:
+        """As if the users of some rows had done nothing before."""
+        events, moment = self.events, self.moment
+        if events is not None:
+            events = events._replace(place=events.place.masked_fill(gone_B, 0))
+        if moment is not None:
+            moment = moment.without_events(gone_B)
+        return self._replace(events=events, moment=moment)
+
 
 @dataclass(frozen=True)
 class Columns:

@@ -89,6 +89,12 @@ class Moment(NamedTuple):
         age_B, popularity_B = self.items.at(item, self.time, self.given)
         return self._replace(age=age_B, popularity=popularity_B)
 
+    def without_events(self, gone_B: Tensor) -> Moment:
+        """As if the users of some rows had had no event; where no time is known, nothing is."""
+        none_B = torch.where(self.time.isnan(), torch.nan, 0.0).to(self.events)
+        last_B = self.last.masked_fill(gone_B, torch.nan)
+        return self._replace(last=last_B, events=torch.where(gone_B, none_B, self.events))
+
     def hide(self, lost_B: Tensor) -> None:
         """Forget, in place, when some rows ask."""
         for values_B in (self.time, self.events, self.age, self.popularity):

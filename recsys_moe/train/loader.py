@@ -122,6 +122,7 @@ class RecDataModule(lightning.LightningDataModule):
         draws: dict[str, Any] = {"id_dropout": rate, "ids_only": ids_only, "seed": seed}
         draws["features_only"] = self._features_only
         draws["context_dropout"] = settings.data.context_dropout
+        draws["events_dropout"] = settings.data.events_dropout
         share: dict[str, Any] = {"rank": rank, "world": world, "start": start}
         if isinstance(rows, Columns):
             return TrainBatches(rows, self.schema, size, **draws, **share)

@@ -93,6 +93,9 @@ def test_ids_and_biases_are_for_users_who_are_known() -> None:
     assert chosen(new)["tasks.rating.training_weight"] == 2.0
     assert (chosen(known)["model.user_ids"], chosen(known)["model.biases"]) == (True, True)
     assert "tasks.rating.training_weight" not in chosen(known)
+    assert chosen(new)["data.events_dropout"] == 0.02 and "data.events_dropout" not in chosen(known)
+    # Ratings of new users are learned sooner than those of known ones.
+    assert (chosen(new)["trainer.max_epochs"], chosen(known)["trainer.max_epochs"]) == (6, 10)
     seconds = {"mean": 120.0, "std": 300.0, "min": 1.0, "max": 9000.0}
     assert chosen(in_time(rating=seconds))["model.biases"] is True  # biases are of ids
 
@@ -105,7 +108,7 @@ def test_what_is_given_decides_the_rest() -> None:
     assert "model.sequence" not in chosen(
         in_time(), model__name="recsys_moe.model.two_tower:TwoTower"
     )
-    # 11,188 rows in batches of 256 are 44 steps an epoch: 9 have 390, which ten epochs exceed.
+    # 11,188 rows in batches of 128 are 88 steps an epoch: 5 have 390, which ten epochs exceed.
     assert chosen(in_time(11_188))["trainer.max_epochs"] == 10
     assert chosen(in_time(11_188), trainer__batch_size=1024)["trainer.max_epochs"] == 36  # of 11
 
