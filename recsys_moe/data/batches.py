@@ -52,8 +52,8 @@ class ShuffledBatches(ABC):
     def __post_init__(self) -> None:
         self.batches = batches_per_epoch(len(self.rows), self.batch_size, self.world)
         sizes = self.schema.user.size, self.schema.item.size
-        shares = self.features_only, self.context_dropout, self.events_dropout
-        self.hiding = Hiding(self.id_dropout, *sizes, self.ids_only, *shares)
+        lost = self.context_dropout, self.events_dropout
+        self.hiding = Hiding(self.id_dropout, *sizes, self.ids_only, self.features_only, *lost)
 
     def __len__(self) -> int:
         return self.batches
