@@ -28,7 +28,10 @@ def observe_file(predictor: Predictor, path: Path) -> None:
             "or train with model.sequence=lru"
         )
     if not path.is_file():
-        raise DataError(f"--events {path}: no such file")
+        raise DataError(
+            f"--events {path}: no such file; pass one that `serve --events` wrote, or one with a "
+            "JSON object a line"
+        )
     store.max_users = sys.maxsize
     store.keep(_checked(path, reader.check, store.check))
     logger.info("%s: events of %d user%s", path, len(store), "s"[len(store) == 1 :])
