@@ -221,6 +221,23 @@ def test_no_event_at_the_time_of_a_request_or_later_changes_it(
     assert not torch.equal(watch(other, middle + 9e4, "u5"), watch(predictor, middle + 9e4, "u5"))
 
 
+def test_events_at_the_very_time_of_a_request_do_not_count(
+    predictor: Predictor, timed: Path
+) -> None:
+    """Of its own user and the newest of all: given, given by the window, and observed."""
+    seconds = later(predictor, timed)[-1].time + 60
+    now = [Event(f"i{n}", seconds) for n in range(9)]  # more than the model reads
+    early = Event("i4", seconds - 1)
+    wanted = watch(predictor, seconds, "u5")
+    of_early = watch(predictor, seconds, "u5", events=[early])
+    assert not torch.equal(of_early, wanted)
+    assert torch.equal(watch(predictor, seconds, "u5", events=now[:1]), wanted)
+    found = watch(predictor, seconds, "u5", events=[early, *now])
+    torch.testing.assert_close(found, of_early, rtol=0, atol=1e-6)
+    predictor.observe([now[0]._replace(user="u5")])
+    torch.testing.assert_close(watch(predictor, seconds, "u5"), wanted, rtol=0, atol=1e-6)
+
+
 @pytest.mark.slow
 def test_events_before_the_end_of_the_log_count_too(tmp_path: Path) -> None:
     """Of `leave-last` the last events of users are among those of others."""
