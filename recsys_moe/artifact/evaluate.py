@@ -170,20 +170,25 @@ def _holds(file: Path, name: str, ids: pa.ChunkedArray) -> bool:
         return name in table.column_names and bool(table[name].equals(ids))
 
 
-def save_evaluation(path: Path, result: dict[str, Any]) -> None:
-    """Keep the result in evaluation/<split>.json when `path` is a run folder and the data its own.
-
-    Rows of another preparation may have been training rows of this run. What options had added
-    there stays when the result is of the same model and without them. Warns of every metric that a
-    baseline reaches, and of a folder that cannot be written.
-    """
+def warn_of(result: dict[str, Any]) -> None:
+    """Warn of every metric that a baseline reaches, and of data that the run was not trained on:
+    rows of another preparation may have been training rows of it. Whatever rows see of the past,
+    baselines are the same."""
     for line in missed(result):
         logger.warning(line)
     if not result["trained_on_these_data"]:
         logger.warning(
             "not the training data of this model: it may have trained on some of these rows"
         )
-    elif (Path(path) / "model").is_dir():
+
+
+def save_evaluation(path: Path, result: dict[str, Any]) -> None:
+    """Keep the result in evaluation/<split>.json when `path` is a run folder and the data its own.
+
+    What options had added there stays when the result is of the same model and without them. Warns
+    of a folder that cannot be written.
+    """
+    if result["trained_on_these_data"] and (Path(path) / "model").is_dir():
         file = Path(path) / "evaluation" / f"{result['split']}.json"
         try:
             write_json(file, {**_kept(file, result), **result})

@@ -125,7 +125,12 @@ def evaluated(
 ) -> dict[str, Any]:
     """Metrics of a split, saved in the run too unless options ask for another past than rows see
     by default or two stages. `ranking`: options of `evaluate_ranking`."""
-    from recsys_moe.artifact.evaluate import WHOLE, evaluate_artifact, save_evaluation
+    from recsys_moe.artifact.evaluate import (
+        WHOLE,
+        evaluate_artifact,
+        save_evaluation,
+        warn_of,
+    )
     from recsys_moe.progress import row_progress
 
     past = past or WHOLE
@@ -134,6 +139,7 @@ def evaluated(
         ranked["ranking"] = _ranked(model, split, data, ranking | {"past": past})
     with row_progress(f"evaluating {split}") as progress:
         result = evaluate_artifact(model, split, data, progress, periods=periods, past=past)
+    warn_of(result)
     if past == WHOLE and "retrieve" not in (ranking or {}):
         save_evaluation(model, result | ranked)
     return result | ranked

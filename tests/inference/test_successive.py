@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 
+from recsys_moe.artifact.baselines import missed
 from recsys_moe.artifact.model_folder import load_artifact
 from recsys_moe.config.past import Past
 from recsys_moe.config.settings import parse_config
@@ -182,6 +184,25 @@ def test_evaluate_takes_the_options_and_keeps_what_is_the_default(folder: Path) 
     assert "30 relevant items, a list for each, all 25 items ranked" in done.stdout
     assert "  history: frozen; tie rule: shuffle" in done.stdout
     assert "  by tie rule log: NDCG@5 0." in done.stdout
+
+
+@pytest.mark.parametrize(
+    "options",
+    [(), ("--history", "frozen"), ("--tie-rule", "shuffle"), ("--ranking", "--lists", "last")],
+)
+def test_a_baseline_that_is_not_beaten_is_warned_of_whatever_rows_see(
+    folder: Path,
+    tmp_path: Path,
+    command: Command,
+    caplog: pytest.LogCaptureFixture,
+    options: tuple[str, ...],
+) -> None:
+    """Baselines read no past, so they are the same."""
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    done = command("evaluate", run, "--json", *options)
+    expected = [*missed(json.loads(done.out))]
+    assert expected
+    assert caplog.messages == expected
 
 
 def test_a_model_without_events_has_lists_per_row_too(folder: Path, tmp_path: Path) -> None:
