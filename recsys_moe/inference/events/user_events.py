@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import islice
-from typing import NamedTuple, TypeAlias
+from itertools import groupby, islice
+from operator import attrgetter
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.errors import DataError
 from recsys_moe.inference.events.observed import Event, GivenEvent, distinct
 from recsys_moe.inference.events.reader import EventReader
+from recsys_moe.inference.events.shared_windows import SharedWindows
 from recsys_moe.inference.events.states import TIME, Entry, as_entry
 from recsys_moe.inference.events.store import EventStore, Observed
 from recsys_moe.inference.events.stored import StoredEvents
@@ -43,6 +45,14 @@ class Asked(NamedTuple):
     """Raw id of an unknown user who has one; else empty."""
     before: float = math.inf
     """Seconds; later events are not read."""
+
+
+_before = attrgetter("before")
+
+
+def _whose(asked: Asked) -> tuple[Any, ...]:
+    """Equal for one timeline; of own events only the last before a time are in it."""
+    return asked if asked.own else asked[:-1]
 
 
 class Windows(NamedTuple):
@@ -98,12 +108,15 @@ class UserEvents:
 
     def events(self, windows: Windows) -> Events | None:
         """What a model reads of the users of the rows; None where nobody did anything."""
-        joined = {
-            place: self.joined(one)
-            for place, one in enumerate(windows.asked)
-            if one.line.time or one.own or one.before < math.inf
-        }
-        return self._stored.windows(windows.user_M, joined, windows.window_B)
+        shared = SharedWindows(self.length)
+        for _, group in groupby(windows.asked, _whose):
+            same = [*group]
+            last, befores = max(same, key=_before), [*map(_before, same)]
+            if last.line.time or last.own or min(befores) < math.inf:
+                shared.add(last.user, self._timeline(last), befores)
+            else:
+                shared.add_stored(last.user)
+        return shared.events(self._stored, windows.window_B)
 
     def asked(
         self,
@@ -188,6 +201,10 @@ class UserEvents:
 
     def joined(self, asked: Asked) -> list[Entry]:
         """The last events of a user, wherever they are from."""
+        return self._timeline(asked)[-self.length :]
+
+    def _timeline(self, asked: Asked) -> list[Entry]:
+        """All that are known, by time."""
         found, line = self._stored.of(asked.user), asked.line
         known = {(one.item, math.floor(one.time)) for one in found}
         new = self._entries(line.item, line.time, line.value) + self.own([asked])[0]
@@ -195,7 +212,7 @@ class UserEvents:
             if one.item == self._sizes[1] or (one.item, math.floor(one.time)) not in known:
                 found.append(one)
         found = [one for one in found if one.time < asked.before]
-        return sorted(found, key=TIME)[-self.length :]
+        return sorted(found, key=TIME)
 
     def is_stored(self, user: int, item: int, time: float) -> bool:
         """Is an event in the log of the model folder, as far as the last ones of its user tell?"""

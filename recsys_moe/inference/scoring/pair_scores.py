@@ -73,13 +73,25 @@ class PairScorer:
         """Logits (B, L) of pairs of indices, all columns; the model's ranker scores many."""
         model = with_cold_users(self._artifact.model, cold)
         is_many = cold is None and request.rows >= ROWS_PER_BATCH
+        order_B = self._order(request)
+        if order_B is not None:
+            request = request.take(order_B)
         with self._ranker.draws.seeded():
             logits = [
                 self._ranker.logits(part) if is_many else model(part).logits_BT
                 for part in self.batches(request)
             ]
         columns = sum(kind.outputs for kind in self._kinds)
-        return torch.cat(logits) if logits else torch.empty(0, columns)
+        logits_BL = torch.cat(logits) if logits else torch.empty(0, columns)
+        return logits_BL if order_B is None else logits_BL[order_B.argsort(stable=True)]
+
+    def _order(self, request: Request) -> Tensor | None:
+        """Of rows of several batches: by window, so that one batch encodes it and not each; None
+        where rows are routed together or read no windows."""
+        events, are_alone = request.events, self._ranker.draws.rows_are_independent
+        if events is None or not are_alone or request.rows <= self._rows:
+            return None
+        return events.window.argsort(stable=True)
 
     def expert_shares(
         self, request: Request, cold: ColdStartVectors | None = None
