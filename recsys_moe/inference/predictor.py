@@ -130,12 +130,13 @@ class Predictor(IndexScorer, LiveEvents):
         """The parts of a cold-start user (or `item`) that the model ignores. Raises DataError."""
         return self.resolve([cold], entity=entity).unused[0]
 
-    def resolve(self, whom: Whom, *, entity: Entity = "user") -> Resolved:
+    def resolve(self, whom: Whom, *, entity: Entity = "user", events: RowEvents = None) -> Resolved:
         """Ids and cold-start users looked up once; pass the result wherever ids may be passed.
 
-        Raises DataError for an invalid id or cold-start user.
+        `events`: those of the request; users who bring some are not warned of as unknown. Raises
+        DataError for an invalid id or cold-start user.
         """
-        return self.cold_users.resolve(entity, whom)
+        return self.cold_users.resolve(entity, whom, events)
 
     def recommend(
         self,
@@ -177,7 +178,7 @@ class Predictor(IndexScorer, LiveEvents):
         how: dict[str, Any] = {"formula": formula, "exclude_seen": exclude_seen}
         how["retrieve"] = self._top_items.retrievers.checked(retrieve, k, formula)
         item_N = self._allowed(candidates, where)
-        whom = self.resolve(users)
+        whom = self.resolve(users, events=events)
         top_items = self._top_items.with_cold_users(self.cold_users.encoder(whom.parts))
         asked = self._asked(whom, context, events, items=exclude_seen)
         return list(top_items.best(asked, item_N, k, **how))
@@ -191,7 +192,7 @@ class Predictor(IndexScorer, LiveEvents):
         whom = plain_list(users)
         lists = self.recommend(whom, k, **options)
         whom += [ColdUser()] * (len(lists) - len(whom))  # of `history` and `features`
-        return ranked_frame(self, whom, lists, options.get("score"))
+        return ranked_frame(self, whom, lists, options)
 
     @property
     def score_names(self) -> dict[str, tuple[str, ...]]:
@@ -279,7 +280,8 @@ class Predictor(IndexScorer, LiveEvents):
         self, users: Whom, items: Whom, context: Context = None, events: RowEvents = None
     ) -> tuple[Request, ColdStartVectors | None]:
         """Indices of both, ~i of cold-start user or item i, and the encoder of these."""
-        user, item = self.resolve(users), self.resolve(items, entity="item")
+        user = self.resolve(users, events=events)
+        item = self.resolve(items, entity="item")
         if len(user) != len(item):
             raise DataError(
                 f"users and items must have the same length, got {len(user)} and {len(item)}"
