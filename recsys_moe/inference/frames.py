@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -89,24 +89,19 @@ def _id_column(predictor: Predictor, entity: str, asked: Any, names: list[str]) 
 
 
 def ranked_frame(
-    predictor: Predictor,
-    users: Sequence[Any],
-    lists: Sequence[Sequence[Any]],
-    options: Mapping[str, Any],
+    predictor: Predictor, users: Sequence[Any], lists: Sequence[Sequence[Any]], score: Any
 ) -> pd.DataFrame:
     """A row for each user and rank: `user` (None for a cold-start user), `unseen_user`, `rank`,
-    `item`, `title`, and the scores of the lists, made by `options` of `recommend`."""
+    `item`, `title`, and the scores of the lists; `score`: what they are ranked by."""
     import pandas as pd
 
-    score = options.get("score")
-    unseen = predictor.are_unseen_users(predictor.resolve(users, events=options.get("events")))
     sizes = [len(one) for one in lists]
     entries = [entry for one in lists for entry in one]
     plain = (None if isinstance(one, ColdItem) else predictor.users.plain(one) for one in users)
     ids = [one for one, size in zip(plain, sizes, strict=True) for _ in range(size)]
     columns: dict[str, Any] = {
         "user": pd.Series(ids, dtype=object) if None in ids else ids,
-        "unseen_user": np.repeat(np.array(unseen, dtype=bool), sizes),
+        "unseen_user": np.repeat(np.array(predictor.are_unseen_users(users), dtype=bool), sizes),
         "rank": np.array([entry.rank for entry in entries], dtype=np.int64),
         "item": [entry.item for entry in entries],
         "title": [entry.title for entry in entries],

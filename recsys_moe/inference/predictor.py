@@ -130,13 +130,12 @@ class Predictor(IndexScorer, LiveEvents):
         """The parts of a cold-start user (or `item`) that the model ignores. Raises DataError."""
         return self.resolve([cold], entity=entity).unused[0]
 
-    def resolve(self, whom: Whom, *, entity: Entity = "user", events: RowEvents = None) -> Resolved:
+    def resolve(self, whom: Whom, *, entity: Entity = "user") -> Resolved:
         """Ids and cold-start users looked up once; pass the result wherever ids may be passed.
 
-        `events`: those of the request; users who bring some are not warned of as unknown. Raises
-        DataError for an invalid id or cold-start user.
+        Raises DataError for an invalid id or cold-start user.
         """
-        return self.cold_users.resolve(entity, whom, events)
+        return self.cold_users.resolve(entity, whom)
 
     def recommend(
         self,
@@ -178,7 +177,7 @@ class Predictor(IndexScorer, LiveEvents):
         how: dict[str, Any] = {"formula": formula, "exclude_seen": exclude_seen}
         how["retrieve"] = self._top_items.retrievers.checked(retrieve, k, formula)
         item_N = self._allowed(candidates, where)
-        whom = self.resolve(users, events=events)
+        whom = self.resolve(users)
         top_items = self._top_items.with_cold_users(self.cold_users.encoder(whom.parts))
         asked = self._asked(whom, context, events, items=exclude_seen)
         return list(top_items.best(asked, item_N, k, **how))
@@ -192,7 +191,7 @@ class Predictor(IndexScorer, LiveEvents):
         whom = plain_list(users)
         lists = self.recommend(whom, k, **options)
         whom += [ColdUser()] * (len(lists) - len(whom))  # of `history` and `features`
-        return ranked_frame(self, whom, lists, options)
+        return ranked_frame(self, whom, lists, options.get("score"))
 
     @property
     def score_names(self) -> dict[str, tuple[str, ...]]:
@@ -280,8 +279,7 @@ class Predictor(IndexScorer, LiveEvents):
         self, users: Whom, items: Whom, context: Context = None, events: RowEvents = None
     ) -> tuple[Request, ColdStartVectors | None]:
         """Indices of both, ~i of cold-start user or item i, and the encoder of these."""
-        user = self.resolve(users, events=events)
-        item = self.resolve(items, entity="item")
+        user, item = self.resolve(users), self.resolve(items, entity="item")
         if len(user) != len(item):
             raise DataError(
                 f"users and items must have the same length, got {len(user)} and {len(item)}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -84,16 +84,11 @@ class Vocabulary:
         self._numbers = pa.types.is_integer(self.ids.type)
         self._sorted: tuple[Tensor, Tensor] | None = None
         self._has_looked = self._has_warned = False
-        self.has_events: Callable[[str], bool] = lambda text: False
-        """Of an unknown id: was anything observed of it?"""
 
-    def index(
-        self, raw: Ids, brings_events: Callable[[int], bool] = lambda row: False
-    ) -> tuple[Tensor, Tensor]:
+    def index(self, raw: Ids) -> tuple[Tensor, Tensor]:
         """Indices (N,) int64, and which ids are unknown.
 
-        Raises NoId. Warns once if more than MOST_UNSEEN of the ids are unknown and without events,
-        observed ones (`has_events`) or those that the row of an id brings.
+        Raises NoId. Warns once if more than MOST_UNSEEN of the ids are unknown.
         """
         raw = plain_ids(raw)
         are_whole = _are_whole(raw) and _are_whole(self.ids) and len(self.ids) > 0
@@ -111,7 +106,7 @@ class Vocabulary:
             index = torch.tensor(place.fill_null(self.feature.size).to_numpy(zero_copy_only=False))
         index = index.long()
         unseen = index == self.feature.size
-        self._warn(texts, unseen, brings_events)
+        self._warn(texts, unseen)
         return index, unseen
 
     def _is_again(self, rows: int) -> bool:
@@ -159,21 +154,15 @@ class Vocabulary:
     def _texts(self, raw: Ids) -> list[str] | pa.Array:
         return id_texts(raw, f" of a {self.feature.name}")
 
-    def _warn(
-        self, texts: list[str] | pa.Array, unseen: Tensor, brings_events: Callable[[int], bool]
-    ) -> None:
-        rows = len(unseen)
-        if self._has_warned or rows < LEAST_ROWS or int(unseen.sum()) <= MOST_UNSEEN * rows:
-            return
-        found = [row for row in unseen.nonzero()[:, 0].tolist() if not brings_events(row)]
-        found = [row for row in found if not self.has_events(str(texts[row]))]
-        if len(found) <= MOST_UNSEEN * rows:
+    def _warn(self, texts: list[str] | pa.Array, unseen: Tensor) -> None:
+        rows, count = len(unseen), int(unseen.sum())
+        if self._has_warned or rows < LEAST_ROWS or count <= MOST_UNSEEN * rows:
             return
         self._has_warned = True
         name, like = self.feature.name, ", ".join(map(str, self.ids[:2].to_pylist()))
         logger.warning(
-            "%d of %d %s ids are unknown, such as %r; known ids look like %s",
-            *(len(found), rows, name, str(texts[found[0]]), like),
+            "%d of %d %s ids have no training row, such as %r; others look like %s",
+            *(count, rows, name, str(texts[int(unseen.nonzero()[0])]), like),
         )
 
 

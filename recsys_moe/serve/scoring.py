@@ -60,14 +60,12 @@ class Scoring:
         predictor = loaded.predictor
         if len(requests) > 1 and not predictor.rows_are_independent:
             return [reply for request in requests for reply in self.predict([request])]
-        events = _events(requests)
-        everybody = whom(chain.from_iterable(one.users for one in requests))
-        users = predictor.resolve(everybody, events=events)
+        users = predictor.resolve(whom(chain.from_iterable(one.users for one in requests)))
         items = predictor.resolve(
             whom(chain.from_iterable(one.items for one in requests)), entity="item"
         )
         context = predictor.context.read_all([(one.context, one.rows) for one in requests])
-        scores = predictor.score(users, items, context=context, events=events)
+        scores = predictor.score(users, items, context=context, events=_events(requests))
         unused = [*unused_of_pairs(users, "user"), *unused_of_pairs(items, "item")]
         unused += unused_of_contexts(context)
         return self._cut(scores, unused, [request.rows for request in requests], loaded.version)
@@ -79,14 +77,13 @@ class Scoring:
         if len(requests) > 1 and not predictor.rows_are_independent:
             return [reply for request in requests for reply in self.recommend([request])]
         everybody = [*chain.from_iterable(one.everybody for one in requests)]
-        events = _events(requests)
-        users = predictor.resolve(whom(everybody), events=events)
+        users = predictor.resolve(whom(everybody))
         context = predictor.context.read_all([(one.context, one.rows) for one in requests])
         lists = predictor.recommend(
             users,
             first.k,
             context=context,
-            events=events,
+            events=_events(requests),
             exclude_seen=first.exclude_seen,
             candidates=first.candidates,
             where=first.where,
@@ -115,10 +112,10 @@ class Scoring:
     def explain(self, request: ExplainRequest) -> ExplainReply:
         loaded = self._current()
         predictor = loaded.predictor
-        events = events_of(request.events, request.rows) if request.events else None
-        users = predictor.resolve(whom(request.users), events=events)
+        users = predictor.resolve(whom(request.users))
         items = predictor.resolve(whom(request.items), entity="item")
         context = predictor.context.read_rows(request.context, request.rows)
+        events = events_of(request.events, request.rows) if request.events else None
         asked: dict[str, Any] = {"context": context, "events": events}
         scores = predictor.score(users, items, calibrate=False, **asked)
         tasks = plain_columns(scores.tasks)

@@ -77,20 +77,6 @@ def test_null_is_a_row_without_events_as_none_is_in_python(
     assert answer(caller, "/recommend", {**users, "events": [[OWN], None]}) == empty
 
 
-def test_unknown_users_with_events_are_not_warned_of(
-    caller: Caller, caplog: pytest.LogCaptureFixture
-) -> None:
-    users, others = ([f"{name} {n}" for n in range(12)] for name in ("new", "other"))
-    pairs = {"users": users, "items": ["i1"] * 12}
-    for path, body in (("/predict", pairs), ("/explain", pairs), ("/recommend", {"users": users})):
-        answer(caller, path, {**body, "events": [OWN]})
-    answer(caller, "/events", {"events": [{**OWN, "user": user} for user in users]})
-    answer(caller, "/predict", pairs)
-    assert not [text for text in caplog.messages if "unknown" in text]
-    answer(caller, "/predict", {**pairs, "users": others})
-    assert "12 of 12 user ids are unknown" in caplog.text
-
-
 def test_the_list_of_a_known_user_follows_the_events_of_the_request(caller: Caller) -> None:
     body = {"users": ["u0"], "k": 5}
     [inline] = answer(caller, "/recommend", {**body, "events": [OWN]})["rankings"]

@@ -39,7 +39,7 @@ from recsys_moe.inference.cold_start.whom import (
 )
 from recsys_moe.inference.events.observed import Event
 from recsys_moe.inference.events.reader import NO_EVENTS, EventReader
-from recsys_moe.inference.events.user_events import Identity, RowEvents, brings_events
+from recsys_moe.inference.events.user_events import Identity
 from recsys_moe.inference.plain import plain, plain_dict, plain_ids, shown
 from recsys_moe.inference.vocabulary import Vocabulary
 from recsys_moe.kinds import positive_task, rating_task
@@ -61,26 +61,21 @@ class ColdStart:
             for entity in ENTITIES
         }
 
-    def resolve(self, entity: Entity, whom: Whom, events: RowEvents = None) -> Resolved:
-        """Indices of ids, and the entries of cold-start users or items. Raises DataError.
-
-        `events`: of the request, so that users who bring some are not warned of as unknown.
-        """
+    def resolve(self, entity: Entity, whom: Whom) -> Resolved:
+        """Indices of ids, and the entries of cold-start users or items. Raises DataError."""
         if isinstance(whom, Resolved):
             return whom
         vocabulary = self._users if entity == "user" else self._items
         if not isinstance(whom, list | tuple):
             whom = plain_ids(whom)
-        brings = brings_events(events)
         new = {row: one for row, one in enumerate(whom) if isinstance(one, ColdItem)}
         if not new:
-            index_N, unseen_N = vocabulary.index(whom, brings)
+            index_N, unseen_N = vocabulary.index(whom)
             return Resolved(index_N, identities=self.identities(entity, whom, unseen_N))
         known = [row for row in range(len(whom)) if row not in new]
         index_N = torch.empty(len(whom), dtype=torch.long)
         index_N[[*new]] = ~torch.arange(len(new))
-        ids = [whom[row] for row in known]
-        index_N[known] = vocabulary.index(ids, lambda place: brings(known[place]))[0]
+        index_N[known] = vocabulary.index([whom[row] for row in known])[0]
         read = [self.read(entity, cold) for cold in new.values()]
         parts, unused = [parts for parts, _ in read], [unused for _, unused in read]
         identities = self.identities(entity, whom, index_N == vocabulary.feature.size)

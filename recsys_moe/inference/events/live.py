@@ -45,8 +45,7 @@ class LiveEvents:
         self._vectors, self._item_events = None, None
         if reader is not None:
             length = self.artifact.config.model.sequence_length
-            self.store = observed = EventStore(length) if store is None else store
-            self.users.has_events = lambda user: bool(observed.of(user).time)
+            self.store = EventStore(length) if store is None else store
             parts = self.artifact, self.users, self.items
             self._user_events = UserEvents(*parts, reader=reader, store=self.store)
             if self.artifact.config.model.sequence != "none":

@@ -6,7 +6,7 @@ Axes: B rows, M windows (one for each user with each list of the request's own e
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby, islice
 from operator import attrgetter
 from typing import Any, NamedTuple, TypeAlias
@@ -30,15 +30,6 @@ RowEvents: TypeAlias = Sequence[GivenEvent] | Sequence[Sequence[GivenEvent] | No
 """Events that a request brings: of the user of all rows, or a list for each row."""
 Identity: TypeAlias = str | tuple[Event, ...]
 """Who has no index of their own: the raw id, or the events of a cold-start user."""
-
-
-def brings_events(given: RowEvents) -> Callable[[int], bool]:
-    """Does a row of a request bring events?"""
-    if given is None or not len(given):
-        return lambda row: False
-    if isinstance(given, Mapping | Event | str) or isinstance(given[0], Mapping | Event):
-        return lambda row: True
-    return lambda row: row < len(given) and bool(given[row])
 
 
 class Asked(NamedTuple):
@@ -111,7 +102,7 @@ class UserEvents:
         users = sorted(users)
         if not users:
             return {}
-        newest = self._stored.newest_of(self._users.index(users, lambda row: True)[0])
+        newest = self._stored.newest_of(self._users.index(users)[0])
         pairs = zip(users, newest, strict=True)
         return {user: moment for user, moment in pairs if moment > -math.inf}
 

@@ -219,24 +219,6 @@ def test_what_was_observed_can_be_left_out_of_lists(predictor: Predictor) -> Non
     assert before[1].item not in [one.item for one in more]
 
 
-def test_unknown_users_with_events_are_not_warned_of(
-    predictor: Predictor, caplog: pytest.LogCaptureFixture
-) -> None:
-    """12 of whom 11 are more than 90%; the flag of those without training rows stays."""
-    new, own = [f"new {n}" for n in range(12)], [{"item": "i1", "time": LATER}]
-    pairs = [*new[:11], ColdUser(events=own)], ["i1"] * 12
-    assert predictor.score(*pairs, events=own).unseen_user.all()
-    assert predictor.recommend_frame(new, 1, events=own)["unseen_user"].all()
-    predictor.score(new, pairs[1], events=[own, own, *[None] * 10])
-    predictor.observe([{"user": user, **own[0]} for user in new[2:]])
-    predictor.score(new, pairs[1], events=[own, *[None] * 11])
-    predictor.recommend(new, 1)
-    assert not caplog.messages
-    predictor.score([*"abcdefghijk", new[5]], pairs[1])
-    [said] = caplog.messages
-    assert said.startswith("11 of 12 user ids are unknown, such as 'a'; ")
-
-
 def test_unknown_items_are_events_too(predictor: Predictor) -> None:
     bare = scores(predictor, ["u0"])
     unknown = scores(predictor, ["u0"], events=[{"item": "?", "time": LATER}])
@@ -257,9 +239,9 @@ def work(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> Iterator[list
     sizes: list[int] = []
     index, encode = Vocabulary.index, type(predictor.artifact.model).encode_items
 
-    def counted(self: Vocabulary, raw: Any, *others: Any) -> Any:
+    def counted(self: Vocabulary, raw: Any) -> Any:
         sizes.append(len(raw))
-        return index(self, raw, *others)
+        return index(self, raw)
 
     def encoded(self: Any, request: Any) -> Any:
         sizes.append(len(request.item))
