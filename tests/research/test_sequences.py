@@ -16,10 +16,17 @@ LOG = Log(USER, ITEM, np.ones(6), TIME)
 
 
 def test_the_last_event_is_ranked_and_epochs_are_chosen_by_the_one_before() -> None:
-    parts = sequences.split(LOG, "leave-last")
+    parts = sequences.split(LOG, None)
     assert np.flatnonzero(parts.ranked).tolist() == [3, 5]
     assert np.flatnonzero(parts.chosen).tolist() == [2, 4]
     assert np.flatnonzero(parts.fitted).tolist() == [0, 1]
+
+
+def test_events_after_a_cut_are_ranked_and_the_last_ones_before_it_choose_epochs() -> None:
+    parts = sequences.split(LOG, 20)
+    assert np.flatnonzero(parts.ranked).tolist() == [2, 3]
+    assert np.flatnonzero(parts.chosen).tolist() == [1, 5]
+    assert np.flatnonzero(parts.fitted).tolist() == [0, 4]
 
 
 def test_a_window_holds_what_the_user_had_before_and_how_long_before_its_last_event() -> None:
@@ -37,5 +44,5 @@ def test_ranks_leave_out_what_the_user_had() -> None:
     def score(token_BL: Tensor, ago_BL: Tensor) -> Tensor:
         return -torch.arange(5.0).expand(len(token_BL), -1)
 
-    ranked = sequences.split(LOG, "leave-last").ranked
+    ranked = sequences.split(LOG, None).ranked
     assert sequences.ranks(score, LOG, ranked).tolist() == [0, 3]
