@@ -1,4 +1,4 @@
-"""All routers with equal trials and seeds: runs what is missing, one run at a time.
+"""All routers with equal trials and seeds: runs what is missing.
 
     python -m research.routers --data DIR --out DIR [--hours 2]   # go on
     python -m research.routers --plan                             # what is left
@@ -7,6 +7,7 @@
 DIR has the prepared folders `ml-100k` and `ml-1m`; with `--source`, a folder with the raw ones,
 what it lacks is prepared. A row is written to research/results/routers.csv
 when its run is finished; a run that was interrupted goes on from its last checkpoint.
+Several processes, one per processor say, share `--out`: each takes a run that none other has.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ import argparse
 import fcntl
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,12 +49,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if options.data is None or options.out is None:
         parser.error("--data and --out must be given, except with --plan")
     options.out.mkdir(parents=True, exist_ok=True)
-    with (options.out / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            parser.error(f"{options.out} must have one process, another runs; wait for its end")
-        run_all(options)
+    run_all(options)
 
 
 def read_settings(name: str = "routers") -> dict[str, dict[str, Any]]:
@@ -71,21 +68,43 @@ def left(path: Path) -> list[Job]:
 def run_all(options: argparse.Namespace) -> None:
     end = time.monotonic() + 3600 * options.hours
     settings = read_settings() | read_settings("routing")
-    while time.monotonic() < end and (jobs := left(options.rows)):
-        job = next((job for job in jobs if is_there(job.log, options)), None)
-        if job is None:
-            print(f"{options.data} lacks the data of {len(jobs)} runs", file=sys.stderr)
-            return
-        row = finish(job, settings, options.data, options.out)
-        append(row, options.rows)
+    while time.monotonic() < end:
+        with next_job(options) as job:
+            if job is None:
+                return
+            row = finish(job, settings, options.data, options.out)
+            append(row, options.rows)
         shown = " ".join(f"{name}={value:.4g}" for name, value in row.figures.items() if value)
-        print(time.strftime("%H:%M"), job.folder, shown, f"left={len(jobs) - 1}", flush=True)
+        print(time.strftime("%H:%M"), job.folder, shown, flush=True)
+
+
+@contextmanager
+def next_job(options: argparse.Namespace) -> Iterator[Job | None]:
+    """The first run that is left and that no other process of `--out` holds; None without one."""
+    without_data = 0
+    for job in left(options.rows):
+        with (options.out / f"{job.folder}.lock").open("w") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                continue
+            if job not in left(options.rows):
+                continue
+            if is_there(job.log, options):
+                yield job
+                return
+            without_data += 1
+    if without_data:
+        print(f"{options.data} lacks the data of {without_data} runs", file=sys.stderr)
+    yield None
 
 
 def is_there(log: str, options: argparse.Namespace) -> bool:
-    """Whether the prepared log is; it is prepared where `--source` is given."""
-    if not (options.data / log).is_dir() and options.source is not None:
-        prepare(log, options.source, options.data, command)
+    """Whether the prepared log is; it is prepared where `--source` is given, by one process."""
+    with (options.out / f"{log}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (options.data / log).is_dir() and options.source is not None:
+            prepare(log, options.source, options.data, command)
     return (options.data / log).is_dir()
 
 

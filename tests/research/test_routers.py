@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
+import argparse
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import torch
 from recsys_moe.config.settings import parse_config
 from recsys_moe.routers import ROUTERS, RouterShape, find_router
 from research.routers import page
-from research.routers.__main__ import main, read_settings
+from research.routers.__main__ import left, main, next_job, read_settings
 from research.routers.logs import LOGS, Log, prepare, table_of
 from research.routers.order import AGAIN, MATTER, TRIALS, chosen, contenders, remaining
 from research.routers.rows import Job, Row, all_rows, append, earlier, read_rows
@@ -235,10 +235,19 @@ def test_a_run_is_trained_and_tested_by_the_commands_and_leaves_its_row_alone(
     assert (read["minutes"] or 0) > 0 and 2 <= (read["experts_training"] or 0) <= 4
 
 
-def test_a_second_process_on_the_same_folder_is_refused(
+def test_a_run_that_another_process_has_is_left_to_it(tmp_path: Path) -> None:
+    (tmp_path / "ml-100k").mkdir()
+    words = {"data": tmp_path, "out": tmp_path, "source": None, "rows": tmp_path / "rows.csv"}
+    options = argparse.Namespace(**words)
+    first, second = left(options.rows)[:2]
+    with next_job(options) as taken, next_job(options) as other:
+        assert (taken, other) == (first, second)
+    with next_job(options) as free_again:
+        assert free_again == first
+
+
+def test_without_data_there_is_no_run_and_it_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with (tmp_path / "lock").open("w") as lock, pytest.raises(SystemExit):
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        main(["--data", str(tmp_path), "--out", str(tmp_path)])
-    assert "another runs" in capsys.readouterr().err
+    main(["--data", str(tmp_path / "none"), "--out", str(tmp_path / "out")])
+    assert f"{tmp_path / 'none'} lacks the data of" in capsys.readouterr().err
