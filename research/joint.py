@@ -23,9 +23,9 @@ from research.routers.run import command, commit
 
 ROWS = Path(__file__).parent / "results" / "joint.csv"
 FORMS = {
-    "apart-2": {"k": 2},
+    **{f"apart-{k}": {"k": k} for k in (2, 3, 4)},
     **{f"joint-{shared}": {"k": 2, "joint": shared} for shared in (2, 3, 4)},
-    "joint-4-of-3": {"k": 3, "joint": 4},
+    **{f"joint-{k + 1}-of-{k}": {"k": k, "joint": k + 1} for k in (3, 4)},
 }
 """Settings of `model.router` beside those of the configuration."""
 FIGURES = ("loss", "watch.auc", "rating.mse", "visited")
