@@ -180,10 +180,9 @@ def chosen_context(config: Config, schema: Schema) -> tuple[FeatureColumn, ...]:
 
 
 def numbers_a_row(config: Config, schema: Schema) -> int:
-    """What the model reads of a row besides ids, for `rows_within`: context features, and first
-    and end of the events before it, and its time (of two numbers)."""
-    model = config.model
-    return len(chosen_context(config, schema)) + 2 * (model.reads_past + bool(model.chosen_times))
+    """What is held of a row besides ids, for `rows_within`: context features, and first and end of
+    the events before it and its time (of two numbers) for models that read the past."""
+    return len(chosen_context(config, schema)) + 4 * config.model.reads_past
 
 
 def is_readable(feature: FeatureColumn) -> bool:

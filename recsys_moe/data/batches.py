@@ -131,7 +131,8 @@ def shuffled(
         rates = (hiding.rate, hiding.rate, *hiding.features_only)
         drawn = [_drawn(stop - first, rate, generator) for rate in rates]
         lost_BC = _lost(columns, stop - first, hiding.context, generator)
-        timeless = 0.0 if columns.time is None else hiding.context
+        reads_time = columns.timelines is not None and columns.timelines.has_moments
+        timeless = hiding.context if reads_time else 0.0
         timeless_B = _drawn(stop - first, timeless, generator)
         eventless = 0.0 if columns.history is None else hiding.events
         eventless_B = _drawn(stop - first, eventless, generator)

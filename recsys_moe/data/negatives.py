@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from recsys_moe.data.columns import Rows
 from recsys_moe.data.rows import Columns
+from recsys_moe.data.touched import MeanRates, MeanRatesByTime, Touched, firsts, pair_keys
 from recsys_moe.errors import ConfigError
 from recsys_moe.kinds import positive_task
 from recsys_moe.schema import Schema
@@ -25,8 +25,6 @@ OFF = "set it to false, with data.popularity_exponent=0 and data.user_exponent=1
 """Remedy in errors."""
 TRIES = 100
 """Draws for a row before it keeps its item; users with nearly all items as positives need it."""
-LAST = torch.iinfo(torch.int64).max
-"""Ends the sorted keys of pairs."""
 
 
 class ResampledNegatives:
@@ -35,10 +33,13 @@ class ResampledNegatives:
     An item of w other rows of the split is drawn in proportion to (w + 1)^`power`, from all items
     of the vocabulary without another row of the user: uniformly for power 0, more popular ones for
     0.75 (Mikolov et al. 2013, "Distributed representations of words and phrases"). Positives of
-    other splits may be drawn: training does not know them. A user with m sampled negatives gets new
-    ones in proportion to m^`user_power`: m again for 1, as many as any other user for 0. A row
-    keeps the context and the history of the positive that `prepare` drew it for, or gets those of a
-    random row of its new user.
+    other splits may be drawn: training does not know them. Of rows with times, which models of
+    order read, those items are drawn that had a row by the time of the row and that the user had
+    not touched by then, as `prepare` does: a later positive of the user is one of them.
+
+    A user with m sampled negatives gets new ones in proportion to m^`user_power`: m again for 1, as
+    many as any other user for 0. A row keeps the context and the history of the positive that
+    `prepare` drew it for, or gets those of a random row of its new user.
 
     Sampling changes the odds of label 1 by m q0 / (m' q), with q the chance of the row's item among
     the items free for its user, q0 the uniform chance, and m' the expected negatives of the user.
@@ -57,25 +58,35 @@ class ResampledNegatives:
         self.power, self.user_power = power, user_power
         positives_I = torch.zeros(self.items + 1, dtype=torch.int64)
         drawn_U = torch.zeros(schema.user.size + 1, dtype=torch.int64)
-        taken = torch.cat([*self._count(positives_I, drawn_U)]).unique()
-        self.taken = torch.cat([taken, taken.new_full((1,), LAST)])
+        self.touched = Touched([*self._count(positives_I, drawn_U)], self.items)
         self.moments = None if user_power == 1 else self._moments(len(drawn_U))
         self.is_drawn_T = (torch.arange(len(schema.tasks)) == self.task) & (drawn_U.sum() > 0)
         self.rate_I = (positives_I[: self.items].double() + 1) ** power
-        self.mean_rate_U = self._mean_rates(len(drawn_U))
+        self.mean_rates: MeanRates | MeanRatesByTime
+        if self.touched.since_K is None:
+            self.mean_rates = MeanRates(self.touched, self.rate_I, len(drawn_U))
+        else:
+            self.mean_rates = MeanRatesByTime(self.touched, self.rate_I)
         self.rate_U = torch.where(drawn_U > 0, drawn_U.double() ** user_power, 0)
         # (U,): how many times as many negatives a user has on average; 1 where it had none.
         share_U = self.rate_U / self.rate_U.sum() * drawn_U.sum()
         self.more_U = torch.where(drawn_U > 0, share_U / drawn_U, 1)
 
-    def _count(self, positives_I: Tensor, drawn_U: Tensor) -> Iterator[Tensor]:
-        """The keys of the rows that stay, by chunk; count their items, and users of the others."""
+    def _count(
+        self, positives_I: Tensor, drawn_U: Tensor
+    ) -> Iterator[tuple[Tensor, Tensor | None]]:
+        """Keys and times of the rows that stay, by chunk; count their items, and users of the
+        others."""
         for chunk in self.rows.chunks():
             is_drawn_N = self._is_drawn(chunk)
             user_N, item_N = chunk.user.long(), chunk.item.long()
             drawn_U += torch.bincount(user_N[is_drawn_N], minlength=len(drawn_U))
             positives_I += torch.bincount(item_N[~is_drawn_N], minlength=len(positives_I))
-            yield self._keys(user_N[~is_drawn_N], item_N[~is_drawn_N]).unique()
+            key_K = pair_keys(user_N[~is_drawn_N], item_N[~is_drawn_N], self.items)
+            if (time_N := _seconds(chunk.time)) is None:
+                yield key_K.unique(), None
+            else:
+                yield firsts(key_K, time_N[~is_drawn_N])
 
     def _moments(self, users: int) -> _Moments | None:
         """Of the positives and the sampled negatives, which have those of positives."""
@@ -106,63 +117,61 @@ class ResampledNegatives:
     def drawn(self, rows: Columns, seed: int) -> Columns:
         """`rows`, some of the split, with negatives that depend on `seed` only."""
         generator = torch.Generator().manual_seed(seed)
-        user_N, item_N = rows.user.clone(), rows.item.clone()
         drawn_M = self._is_drawn(rows).nonzero()[:, 0]
         user_M = self._draw_users(rows.user[drawn_M].long(), generator)
-        left_M = torch.arange(len(drawn_M))
-        for _ in range(TRIES):
-            drawn = self._draw_items(len(left_M), generator)
-            is_free = ~self._is_taken(self._keys(user_M[left_M], drawn))
-            row = drawn_M[left_M[is_free]]
-            user_N[row], item_N[row] = user_M[left_M[is_free]].int(), drawn[is_free].int()
-            left_M = left_M[~is_free]
-            if not len(left_M):
-                break
-        moment = {name: one.clone() for name, one in _moment(rows).items()}
+        moment = {name: one[drawn_M] for name, one in _moment(rows).items()}
         if moment and self.moments is not None:
-            fresh = self.moments.draw(user_N[drawn_M].long(), generator)
-            for name, column in moment.items():
-                column[drawn_M] = fresh[name]
-        changed: dict[str, Any] = {"offset": self._offsets(user_N, item_N), **moment}
-        return replace(rows, user=user_N, item=item_N, **changed)
+            moment = self.moments.draw(user_M, generator)
+        item_M = self._draw_items(user_M, _seconds(moment.get("time")), generator)
+        is_found_M = item_M >= 0  # other rows stay as they are
+        fresh = {"user": user_M.int(), "item": item_M.int(), **moment}
+        changed = {name: getattr(rows, name).clone() for name in fresh}
+        for name, column in fresh.items():
+            changed[name][drawn_M[is_found_M]] = column[is_found_M]
+        other = replace(rows, **changed)
+        return replace(other, offset=self._offsets(other))
 
     def _draw_users(self, user_M: Tensor, generator: torch.Generator) -> Tensor:
         if self.user_power == 1:
             return user_M
         return _draw(self.rate_U, len(user_M), generator)
 
-    def _draw_items(self, size: int, generator: torch.Generator) -> Tensor:
+    def _draw_items(
+        self, user_M: Tensor, time_M: Tensor | None, generator: torch.Generator
+    ) -> Tensor:
+        """A free item for each row, -1 where `TRIES` draws have found none. (M,)"""
+        item_M = torch.full((len(user_M),), -1)
+        left_M = torch.arange(len(user_M))
+        for _ in range(TRIES):
+            drawn = self._draw_any(len(left_M), generator)
+            when = None if time_M is None else time_M[left_M]
+            is_free = self.touched.is_free(user_M[left_M], drawn, when)
+            item_M[left_M[is_free]] = drawn[is_free]
+            left_M = left_M[~is_free]
+            if not len(left_M):
+                break
+        return item_M
+
+    def _draw_any(self, size: int, generator: torch.Generator) -> Tensor:
         if not self.power:
             return torch.randint(self.items, (size,), generator=generator)
         return _draw(self.rate_I, size, generator)
 
-    def _mean_rates(self, users: int) -> Tensor:
-        """Mean rate of the items free for each user, or of all items where none is free. (U,)"""
-        taken = self.taken[:-1]
-        user, item = taken // (self.items + 1), taken % (self.items + 1)
-        is_known = item < self.items
-        user, item = user[is_known], item[is_known]
-        taken_U = torch.zeros(users, dtype=torch.float64).index_add_(0, user, self.rate_I[item])
-        free_U = self.items - torch.bincount(user, minlength=users)
-        mean_U = (self.rate_I.sum() - taken_U) / free_U.clamp(min=1)
-        return torch.where(free_U > 0, mean_U, self.rate_I.mean())
-
-    def _offsets(self, user_N: Tensor, item_N: Tensor) -> Tensor | None:
+    def _offsets(self, rows: Columns) -> Tensor | None:
         """(N, T): 0 in tasks without sampled negatives; the user's part only for the OOV item."""
         if not self.power and self.user_power == 1:
             return None
-        user_N = user_N.long()
+        user_N, item_N = rows.user.long(), rows.item.long()
         rate_I = torch.cat([self.rate_I, self.rate_I.new_ones(1)])
-        offset_N = (rate_I[item_N.long()] / self.mean_rate_U[user_N]).log()
+        mean_N = self.mean_rates.of(user_N, _seconds(rows.time))
+        offset_N = (rate_I[item_N] / mean_N).log()
         offset_N = torch.where(item_N < self.items, offset_N, 0) + self.more_U[user_N].log()
         return offset_N.float()[:, None] * self.is_drawn_T
 
-    def _keys(self, user: Tensor, item: Tensor) -> Tensor:
-        """One number per pair, also with the OOV item."""
-        return user * (self.items + 1) + item
 
-    def _is_taken(self, keys: Tensor) -> Tensor:
-        return self.taken[torch.searchsorted(self.taken, keys)] == keys
+def _seconds(time_N: Tensor | None) -> Tensor | None:
+    """Times as integers; None where rows have none."""
+    return None if time_N is None else time_N.long()
 
 
 def _moment(rows: Columns) -> dict[str, Tensor]:

@@ -70,8 +70,7 @@ class History(NamedTuple):
             span_N2 = log.span(rows.user, event_N)
         else:
             span_N2 = log.span_before(rows.user, time_N)
-        time = time_N.double() if self.timelines.has_moments else None
-        return replace(rows, history=span_N2, timelines=self.timelines, time=time)
+        return replace(rows, history=span_N2, timelines=self.timelines, time=time_N.double())
 
 
 class Batch(NamedTuple):
@@ -148,6 +147,8 @@ class Columns:
     def moment(self) -> Moment | None:
         """When the rows ask; None for models that do not read it."""
         if self.timelines is None or self.history is None or self.time is None:
+            return None
+        if not self.timelines.has_moments:
             return None
         moment = self.timelines.moment(self.history, self.time).about(self.item)
         return moment._replace(items=None)

@@ -137,7 +137,7 @@ def test_both_powers_add_their_offsets(schema: Schema) -> None:
     by_item = ResampledNegatives(replace(both, offset=None), schema, 0.75)
     assert both.offset is not None
     of_user = torch.tensor([10 / 16, 10 / 4, 1]).log()[both.user.long()]
-    of_item = by_item._offsets(both.user, both.item)
+    of_item = by_item._offsets(both)
     assert of_item is not None
     assert torch.allclose(both.offset[:, 0], of_item[:, 0] + of_user, atol=1e-6)
 
