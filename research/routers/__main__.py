@@ -81,21 +81,19 @@ def run_all(options: argparse.Namespace) -> None:
 @contextmanager
 def next_job(options: argparse.Namespace) -> Iterator[Job | None]:
     """The first run that is left and that no other process of `--out` holds; None without one."""
-    without_data = 0
-    for job in left(options.rows):
+    jobs = left(options.rows)
+    there = {log: is_there(log, options) for log in dict.fromkeys(job.log for job in jobs)}
+    for job in (job for job in jobs if there[job.log]):
         with (options.out / f"{job.folder}.lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
                 continue
-            if job not in left(options.rows):
-                continue
-            if is_there(job.log, options):
+            if job in left(options.rows):
                 yield job
                 return
-            without_data += 1
-    if without_data:
-        print(f"{options.data} lacks the data of {without_data} runs", file=sys.stderr)
+    if lacking := sum(not there[job.log] for job in jobs):
+        print(f"{options.data} lacks the data of {lacking} runs", file=sys.stderr)
     yield None
 
 
