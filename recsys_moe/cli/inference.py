@@ -140,6 +140,8 @@ def evaluated(
     with row_progress(f"evaluating {split}") as progress:
         result = evaluate_artifact(model, split, data, progress, periods=periods, past=past)
     warn_of(result)
+    if ranked:
+        warn_of_lists(result, ranked["ranking"])
     if past == WHOLE and "retrieve" not in (ranking or {}):
         save_evaluation(model, result | ranked)
     return result | ranked
@@ -159,7 +161,6 @@ def sampled(model: Path, result: dict[str, Any], data: Path | None) -> dict[str,
     Scores as many pairs as the best epoch trained on, a few percent of the time of `fit`. Warns
     where the lists do not beat popularity.
     """
-    from recsys_moe.artifact.baselines import not_beaten
     from recsys_moe.artifact.evaluate import recorded_data
     from recsys_moe.inference.evaluation.ranking import sample_ranking
     from recsys_moe.schema import Schema
@@ -167,11 +168,18 @@ def sampled(model: Path, result: dict[str, Any], data: Path | None) -> dict[str,
     trained = Schema.load(data or recorded_data(model)).rows["train"] * result["epoch"]
     ranking = sample_ranking(model, result["split"], data, most_pairs=trained)
     if ranking is not None:
-        own, bound = ranking["ndcg"], ranking["baselines"]["popularity"]["ndcg"]
-        name = f"{ranking['task']} NDCG@{ranking['k']}"
-        if own <= bound:
-            logger.warning(not_beaten(result, name, own, "popularity", bound=bound))
+        warn_of_lists(result, ranking)
     return ranking
+
+
+def warn_of_lists(result: dict[str, Any], ranking: dict[str, Any]) -> None:
+    """Warn where lists do not beat popularity."""
+    from recsys_moe.artifact.baselines import not_beaten
+
+    own, bound = ranking["ndcg"], ranking["baselines"]["popularity"]["ndcg"]
+    name = f"{ranking['task']} NDCG@{ranking['k']}"
+    if own is not None and bound is not None and own <= bound:
+        logger.warning(not_beaten(result, name, own, "popularity", bound=bound))
 
 
 def predict(

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from recsys_moe.cli.evaluation_text import ranking_lines
+from recsys_moe.cli.inference import warn_of_lists
 from recsys_moe.config.settings import parse_config
 from recsys_moe.train.fit import fit
 from tests.conftest import TINY_MODEL, Command, tells
@@ -36,6 +37,31 @@ def test_the_figures_are_printed_and_kept_in_the_run(own_run: Path, command: Com
     assert "with rating>=4, all 40 items ranked except positives of train and val" in table[0]
     names = ["NDCG@10", "recall@10", "MRR@10", "hit rate@10", "GAUC", "coverage", "mean popularity"]
     assert [line[2:17].strip() for line in table[2:]] == names
+
+
+@pytest.mark.parametrize(("own", "warnings"), [(0.19, 1), (0.2, 1), (0.21, 0), (None, 0)])
+def test_lists_that_do_not_beat_popularity_are_warned_of(
+    own: float | None, warnings: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    ranking = {"task": "watch", "k": 5, "ndcg": own, "baselines": {"popularity": {"ndcg": 0.2}}}
+    warn_of_lists({"split": "test"}, ranking)
+    told = [line for line in caplog.messages if line.startswith("test: watch NDCG@5")]
+    assert len(told) == warnings
+
+
+def test_evaluate_warns_of_its_lists_as_it_does_of_metrics(
+    own_run: Path,
+    command: Command,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    found = json.loads(command("evaluate", own_run, "--ranking", "--json").out)["ranking"]
+    is_behind = found["ndcg"] <= found["baselines"]["popularity"]["ndcg"]
+    assert ("NDCG@10" in caplog.text) == is_behind
+    behind = {**found, "ndcg": 0.0}
+    monkeypatch.setattr("recsys_moe.cli.inference._ranked", lambda *given: behind)
+    command("evaluate", own_run, "--ranking")
+    assert "test: watch NDCG@10 0.0000 does not beat the popularity" in caplog.text
 
 
 @pytest.mark.parametrize(
