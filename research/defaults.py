@@ -62,6 +62,8 @@ OTHERS: dict[str, dict[str, Any]] = {
     "popularity": {"model": {"time_features": ["popularity"]}},
     "no popularity": {"model": {"time_features": "none"}},
     "popularity without order": {"model": {"sequence": "none", "time_features": ["popularity"]}},
+    "float32": {"trainer": {"precision": "32-true"}},
+    "bfloat16": {"trainer": {"precision": "bf16-mixed"}},
     "order with ids": {"model": {"sequence": "lru", "user_ids": True, "biases": True}},
 }
 """Sections over the automatic ones: the rules, one changed at a time."""

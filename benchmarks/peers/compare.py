@@ -37,12 +37,23 @@ CONTENDERS = {
     "ours": "recsys-moe fit (moesart, k=2)",
     "joint3": "the same, joint=3",
     "joint2": "the same, joint=2",
+    "bf16": "the same, bf16-mixed",
+    "bf16_joint3": "the same, bf16-mixed, joint=3",
+    "bf16_joint2": "the same, bf16-mixed, joint=2",
     "rechub": "torch-rechub MMOE, MTLTrainer",
     "deepctr": "DeepCTR-Torch MMOE, model.fit",
     "twin": "dense masked twin",
 }
-JOINT = {"joint3": 3, "joint2": 2}
-"""Experts that the tasks of ours share; the quality of 3 is known, see research/joint.md."""
+BF16 = "trainer.precision=bf16-mixed"
+FORMS = {
+    "joint3": ["model.router.joint=3"],
+    "joint2": ["model.router.joint=2"],
+    "bf16": [BF16],
+    "bf16_joint3": [BF16, "model.router.joint=3"],
+    "bf16_joint2": [BF16, "model.router.joint=2"],
+}
+"""Settings of ours in other forms. What joint choice does to the loss: research/joint.md; bf16 is
+for processors that compute in it. The peers have no such settings and compute in float32."""
 PEERS = ("rechub", "deepctr")
 GOALS = {
     experts: dict.fromkeys(PEERS, goal) for experts, goal in ((16, 8.0), (64, 20.0), (256, 60.0))
@@ -74,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = common.parser(__doc__, rounds=3)
     parser.add_argument("--experts", type=int, nargs="+", default=[16, 64, 256])
-    usual = [name for name in CONTENDERS if name not in JOINT]
+    usual = [name for name in CONTENDERS if name not in FORMS]
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=usual)
     parser.add_argument("--batch-size", type=int, default=BATCH)
     parser.add_argument("--data", type=Path, help="prepared folder; default: synthetic rows")
@@ -116,8 +127,8 @@ def measure(
     """One block: a fresh process that trains and times itself."""
     name = block["contender"]
     python = options.peers_python if name in PEERS else sys.executable
-    kind = "peer" if name in PEERS else "ours" if name in JOINT else name
-    script, settings = HERE / f"run_{kind}.py", {**settings, "joint": JOINT.get(name, 0)}
+    kind = "peer" if name in PEERS else "ours" if name in FORMS else name
+    script, settings = HERE / f"run_{kind}.py", {**settings, "set": FORMS.get(name, [])}
     threads = {"OMP_NUM_THREADS": str(options.threads)}
     run = subprocess.run(
         [str(python), str(script), json.dumps(settings | block)],
@@ -140,7 +151,7 @@ def report(blocks: list[dict[str, Any]], options: argparse.Namespace) -> None:
     columns = {
         "contender": "{contender}", "E": "{experts}", "examples/s": "{rates:,.0f}",
         "ours is, times": "{ratio}", "goal": "{goal}", "met": "{met}",
-        **{f"{name} is, times": f"{{{name}}}" for name in JOINT if name in options.contenders},
+        **{f"{name} is, times": f"{{{name}}}" for name in FORMS if name in options.contenders},
     }  # fmt: skip
     common.table(columns, map(row, summary))
     rows = options.data.name if options.data else "synthetic"
@@ -160,8 +171,8 @@ def compared(blocks: list[dict[str, Any]], experts: int) -> list[dict[str, Any]]
             entry["ratio"] = times = common.ratio(rates, "ours", name)
             entry["goal"] = goal = GOALS.get(experts, {}).get(name)
             entry["met"] = goal and times.median >= goal
-        forms = [form for form in JOINT if form in rates and form != name]
-        entry["joint"] = {form: common.ratio(rates, form, name) for form in forms}
+        forms = [form for form in FORMS if form in rates and form != name]
+        entry["forms"] = {form: common.ratio(rates, form, name) for form in forms}
         found.append(entry)
     return found
 
@@ -176,7 +187,7 @@ def row(entry: dict[str, Any]) -> dict[str, Any]:
         "ratio": f"{entry['ratio']:.1f}" if "ratio" in entry else "",
         "goal": f">= {goal:g}" if goal else "",
         "met": common.MET[entry["met"]] if goal else "",
-        **{form: f"{entry['joint'][form]:.1f}" if form in entry["joint"] else "" for form in JOINT},
+        **{form: f"{entry['forms'][form]:.1f}" if form in entry["forms"] else "" for form in FORMS},
     }
 
 

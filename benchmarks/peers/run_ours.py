@@ -29,7 +29,7 @@ def main() -> None:
     settings = {"--data": options.data, "--out": options.out, "--experts": options.experts}
     words = [str(word) for pair in settings.items() for word in pair]
     size = ["--batch-size", str(options.batch_size), "--max-epochs", "1", "--overwrite"]
-    size += ["--set", f"model.router.joint={options.joint}"]
+    size += [word for setting in options.set for word in ("--set", setting)]
     sys.argv = ["recsys-moe", "fit", "--config", "movielens_1m_paper", *words, *size]
     cli.main()
 
