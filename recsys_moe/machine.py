@@ -98,11 +98,26 @@ def number_formats() -> dict[str, Any]:
 
 
 def has_fast_bf16() -> bool:
-    """Whether the CPU has instructions for bfloat16, as torch reports it."""
+    """Whether the CPU multiplies bfloat16 by instructions of its own, as torch reports it.
+
+    What oneDNN supports includes x86 processors that convert to float32 first, which is slow.
+    """
     import torch
 
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    if found.get("architecture") == "x86_64":
+        return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
     says = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return says is not None and bool(says())
+
+
+def trains_in_bf16(accelerator: str) -> bool:
+    """Whether steps are on a CPU that multiplies bfloat16: on GPUs it speeds up large batches
+    alone."""
+    import torch
+
+    on_gpu = accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available())
+    return not on_gpu and has_fast_bf16()
 
 
 def accelerators() -> list[dict[str, Any]]:

@@ -102,7 +102,7 @@ _NAMES = {
         *("router.name", "router.k", "router.temperature"),
     ),
     "optim": ("lr", "weight_decay", "schedule", "ema_decay", "router_lr_multiplier"),
-    "trainer": ("batch_size", "max_epochs", "patience", "monitor"),
+    "trainer": ("batch_size", "max_epochs", "patience", "monitor", "precision"),
 }
 KEYS = frozenset(f"{section}.{name}" for section, names in _NAMES.items() for name in names)
 """The settings that may be `auto`."""

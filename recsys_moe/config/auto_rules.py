@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from recsys_moe.config.encoders import is_readable
 from recsys_moe.errors import ConfigError
 from recsys_moe.kinds import kind_of, positive_task
+from recsys_moe.machine import trains_in_bf16
 from recsys_moe.model.moe_settings import DEFAULT_ROUTER
 from recsys_moe.model.registry import DEFAULT_MODEL, find_model
 from recsys_moe.model.settings import ModelConfig
@@ -229,5 +230,12 @@ def _optimizer(facts: Facts) -> None:
         facts.choose("trainer.patience", 8, "a third of the epochs")
 
 
-RULES = (_batches, _tables, _router, _widths, _negatives, _optimizer)
+def _precision(facts: Facts) -> None:
+    is_own = ":" in str(facts.values.get("model.name", DEFAULT_MODEL))
+    if not is_own and trains_in_bf16(facts.values.get("trainer.accelerator", "auto")):
+        why = "this processor multiplies bfloat16; weights, routers and losses stay in float32"
+        facts.choose("trainer.precision", "bf16-mixed", why)
+
+
+RULES = (_batches, _tables, _router, _widths, _negatives, _optimizer, _precision)
 """Each reads what those before it chose."""

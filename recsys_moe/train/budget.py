@@ -133,13 +133,19 @@ def _epoch_seconds(config: Config, datamodule: RecDataModule, budget: float) -> 
     optimizer, most = module.make_optimizer(), budget * LONGEST
     module._steps_per_epoch = len(datamodule.train_batches(0))
 
+    reduced = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(
+        config.trainer.precision
+    )
+
     def step(batch: Any) -> None:
         optimizer.zero_grad()
-        module.training_step(move_data_to_device(batch, device), 1).backward()
+        with torch.autocast(device.type, reduced, enabled=reduced is not None):
+            loss = module.training_step(move_data_to_device(batch, device), 1)
+        loss.backward()
         optimizer.step()
 
     def validate(batch: Any) -> None:
-        with torch.no_grad():
+        with torch.no_grad(), torch.autocast(device.type, reduced, enabled=reduced is not None):
             module.validation_step(move_data_to_device(batch, device), 1)
 
     training = _seconds(datamodule.train_batches(0), step, most, device)

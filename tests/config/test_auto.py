@@ -69,10 +69,39 @@ def chosen(schema: Schema, **typed: Any) -> dict[str, Any]:
     ],
 )
 def test_the_sizes_of_a_recipe_give_the_recipe(sizes: tuple[int, int, int], recipe: str) -> None:
-    """But for the task weights, which the data have: so its measured results are the defaults'."""
+    """But for the task weights, which the data have, and the precision, which the processor does:
+    so its measured results are the defaults'."""
     raw, _ = with_choices({}, schema_of(*sizes), everything=True)
     found = parse_config(raw).model_dump(mode="json")
-    assert {key.split(".")[0] for key in differences(found, read_resolved(recipe))} == {"tasks"}
+    other = {key.split(".")[0] for key in differences(found, read_resolved(recipe))}
+    assert other - {"trainer"} == {"tasks"}
+
+
+@pytest.mark.parametrize(
+    ("is_fast", "given", "expected"),
+    [
+        (True, {}, "bf16-mixed"),
+        (True, {"trainer__accelerator": "cpu"}, "bf16-mixed"),
+        (True, {"trainer__accelerator": "gpu"}, None),
+        (True, {"trainer__precision": "32-true"}, None),
+        (True, {"model__name": "recsys_moe.model.two_tower:TwoTower"}, None),
+        (False, {}, None),
+    ],
+)
+def test_a_processor_that_multiplies_bfloat16_does_so(
+    is_fast: bool, given: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not on a GPU, and not in a model of somebody else."""
+    monkeypatch.setattr("recsys_moe.machine.has_fast_bf16", lambda: is_fast)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert chosen(schema_of(), **given).get("trainer.precision") == expected
+
+
+def test_a_gpu_that_is_taken_by_itself_keeps_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("recsys_moe.machine.has_fast_bf16", lambda: True)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert "trainer.precision" not in chosen(schema_of())
+    assert "trainer.precision" in chosen(schema_of(), trainer__accelerator="cpu")
 
 
 def test_every_choice_may_be_auto_and_says_why() -> None:
