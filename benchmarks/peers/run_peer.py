@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from argparse import Namespace
 from types import ModuleType
+from typing import Any
 
 import clock
 import torch
@@ -15,7 +16,7 @@ import torch
 
 def main() -> None:
     options = clock.read_options()
-    {"rechub": rechub, "deepctr": deepctr}[options.contender](
+    {"rechub": rechub, "rechub_bf16": rechub, "deepctr": deepctr}[options.contender](
         options, clock.load_rows(options.rows)
     )
 
@@ -43,9 +44,22 @@ def rechub(options: Namespace, rows: clock.Rows) -> None:
     held_out = {"x_val": some, "y_val": y[: options.batch_size], "x_test": some, "y_test": y}
     generator, adam = DataGenerator(x, y), {"lr": clock.LEARNING_RATE}
     train, val, _ = generator.generate_dataloader(batch_size=options.batch_size, **held_out)
+    if options.contender == "rechub_bf16":
+        compute_in_bf16(model)
     trainer = MTLTrainer(model, tasks, optimizer_params=adam, n_epoch=1, model_path=options.out)
     model.register_forward_pre_hook(clock.Clock(options).tick)
     trainer.fit(train, val)
+
+
+def compute_in_bf16(model: torch.nn.Module) -> None:
+    """What their users could put around it: autocast of the forward pass, losses in float32."""
+    forward = model.forward
+
+    def cast(*given: Any) -> torch.Tensor:
+        with torch.autocast("cpu", torch.bfloat16):
+            return forward(*given).float()
+
+    model.forward = cast  # type: ignore[method-assign]
 
 
 def deepctr(options: Namespace, rows: clock.Rows) -> None:
