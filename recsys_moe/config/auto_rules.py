@@ -231,8 +231,10 @@ def _optimizer(facts: Facts) -> None:
 
 
 def _precision(facts: Facts) -> None:
+    """Small products and the steps of a recurrence are no faster in it."""
     is_own = ":" in str(facts.values.get("model.name", DEFAULT_MODEL))
-    if not is_own and trains_in_bf16(facts.values.get("trainer.accelerator", "auto")):
+    is_small = facts.rows < FEW_ROWS or facts.reads_order
+    if not (is_own or is_small) and trains_in_bf16(facts.values.get("trainer.accelerator", "auto")):
         why = "this processor multiplies bfloat16; weights, routers and losses stay in float32"
         facts.choose("trainer.precision", "bf16-mixed", why)
 

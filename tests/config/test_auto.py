@@ -91,10 +91,11 @@ def test_the_sizes_of_a_recipe_give_the_recipe(sizes: tuple[int, int, int], reci
 def test_a_processor_that_multiplies_bfloat16_does_so(
     is_fast: bool, given: dict[str, str], expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not on a GPU, and not in a model of somebody else."""
+    """Not on a GPU, not in a model of somebody else, and not for few rows."""
     monkeypatch.setattr("recsys_moe.machine.has_fast_bf16", lambda: is_fast)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert chosen(schema_of(), **given).get("trainer.precision") == expected
+    assert "trainer.precision" not in chosen(schema_of(29_999), **given)
 
 
 def test_a_gpu_that_is_taken_by_itself_keeps_float32(monkeypatch: pytest.MonkeyPatch) -> None:

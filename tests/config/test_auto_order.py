@@ -56,11 +56,10 @@ def in_time(
     ],
 )
 def test_the_sizes_of_a_recipe_in_time_give_the_recipe(schema: Schema, recipe: str) -> None:
-    """But for the order of one second, which data do not tell, a patience that never ends, and the
-    precision, which the processor decides."""
+    """But for the order of one second, which data do not tell, and a patience that never ends."""
     raw, _ = with_choices({}, schema, everything=True)
     found = differences(parse_config(raw).model_dump(mode="json"), read_resolved(recipe))
-    assert set(found) - {"trainer.precision"} == {"data.tie_rule", "trainer.patience"}
+    assert set(found) == {"data.tie_rule", "trainer.patience"}
 
 
 def test_other_protocols_and_short_histories_keep_what_they_had() -> None:
