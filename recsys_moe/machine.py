@@ -104,9 +104,9 @@ def has_fast_bf16() -> bool:
     """
     import torch
 
-    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    if found.get("architecture") == "x86_64":
-        return bool(found.get("avx512_bf16") or found.get("amx_bf16"))
+    if platform.machine().lower() in ("x86_64", "amd64"):
+        names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")  # AMX has bfloat16 products
+        return any(getattr(torch.cpu, name, lambda: False)() for name in names)
     says = getattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", None)
     return says is not None and bool(says())
 

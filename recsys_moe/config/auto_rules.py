@@ -231,12 +231,17 @@ def _optimizer(facts: Facts) -> None:
 
 
 def _precision(facts: Facts) -> None:
-    """Small products and the steps of a recurrence are no faster in it."""
-    is_own = ":" in str(facts.values.get("model.name", DEFAULT_MODEL))
-    is_small = facts.rows < FEW_ROWS or facts.reads_order
-    if not (is_own or is_small) and trains_in_bf16(facts.values.get("trainer.accelerator", "auto")):
+    value, why = "32-true", ""
+    if facts.rows < FEW_ROWS or facts.reads_order:
+        why = "small products and recurrences are no faster in bfloat16"
+    elif ":" in str(facts.values.get("model.name", DEFAULT_MODEL)):
+        why = "whether a model of your own is right in bfloat16 is not known"
+    elif not trains_in_bf16(facts.values.get("trainer.accelerator", "auto")):
+        why = "no processor trains here that multiplies bfloat16"
+    else:
+        value = "bf16-mixed"
         why = "this processor multiplies bfloat16; weights, routers and losses stay in float32"
-        facts.choose("trainer.precision", "bf16-mixed", why)
+    facts.choose("trainer.precision", value, why)
 
 
 RULES = (_batches, _tables, _router, _widths, _negatives, _optimizer, _precision)

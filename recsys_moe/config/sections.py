@@ -61,7 +61,8 @@ class DataConfig(Section):
     users who have none yet. Only with model.sequence."""
     resample_negatives: bool = False
     """Draw new items for the negatives that `prepare` sampled in every epoch, among those that
-    the user has no other training row with."""
+    the user has no other training row with; for models that read order or time, among those that
+    the log had by then and the user had not touched by then."""
     popularity_exponent: float = Field(default=0.0, ge=0, le=1)
     """Resampled negatives are drawn in proportion to (1 + other rows of the item) to this
     power; logits are corrected for it. 0: uniformly. Usual: 0.75."""
@@ -139,6 +140,9 @@ class PenaltyConfig(Section):
     of the learned size) were drawn again. Usual: 0.005 to 0.1."""
     z_loss: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the mean squared log-sum-exp of the router's logits. Usual: 0.001."""
+    disagreement: float = Field(default=0.0, ge=0, allow_inf_nan=False)
+    """Weight of how far the tasks' probabilities of experts lie apart (Jensen-Shannon): tasks that
+    agree share their experts, so that fewer are computed. Usual: 0.1."""
     coupling: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the ERC loss: how far experts answer less to their own, perturbed gate row than
     others do, or to it less than to others."""

@@ -35,7 +35,8 @@ class ResampledNegatives:
     0.75 (Mikolov et al. 2013, "Distributed representations of words and phrases"). Positives of
     other splits may be drawn: training does not know them. Of rows with times, which models of
     order read, those items are drawn that had a row by the time of the row and that the user had
-    not touched by then, as `prepare` does: a later positive of the user is one of them.
+    not touched by then, as `prepare` does: a later positive of the user is one of them. (w counts
+    later rows too, which the offset below makes up for.)
 
     A user with m sampled negatives gets new ones in proportion to m^`user_power`: m again for 1, as
     many as any other user for 0. A row keeps the context and the history of the positive that
@@ -62,15 +63,16 @@ class ResampledNegatives:
         self.moments = None if user_power == 1 else self._moments(len(drawn_U))
         self.is_drawn_T = (torch.arange(len(schema.tasks)) == self.task) & (drawn_U.sum() > 0)
         self.rate_I = (positives_I[: self.items].double() + 1) ** power
-        self.mean_rates: MeanRates | MeanRatesByTime
-        if self.touched.since_K is None:
-            self.mean_rates = MeanRates(self.touched, self.rate_I, len(drawn_U))
-        else:
-            self.mean_rates = MeanRatesByTime(self.touched, self.rate_I)
+        self.mean_rates = self._mean_rates(len(drawn_U)) if power else None
         self.rate_U = torch.where(drawn_U > 0, drawn_U.double() ** user_power, 0)
         # (U,): how many times as many negatives a user has on average; 1 where it had none.
         share_U = self.rate_U / self.rate_U.sum() * drawn_U.sum()
         self.more_U = torch.where(drawn_U > 0, share_U / drawn_U, 1)
+
+    def _mean_rates(self, users: int) -> MeanRates | MeanRatesByTime:
+        if self.touched.since_K is None:
+            return MeanRates(self.touched, self.rate_I, users)
+        return MeanRatesByTime(self.touched, self.rate_I)
 
     def _count(
         self, positives_I: Tensor, drawn_U: Tensor
@@ -163,9 +165,11 @@ class ResampledNegatives:
             return None
         user_N, item_N = rows.user.long(), rows.item.long()
         rate_I = torch.cat([self.rate_I, self.rate_I.new_ones(1)])
-        mean_N = self.mean_rates.of(user_N, _seconds(rows.time))
-        offset_N = (rate_I[item_N] / mean_N).log()
-        offset_N = torch.where(item_N < self.items, offset_N, 0) + self.more_U[user_N].log()
+        offset_N = self.more_U[user_N].log()
+        if self.mean_rates is not None:
+            mean_N = self.mean_rates.of(user_N, _seconds(rows.time))
+            of_item_N = (rate_I[item_N] / mean_N).log()
+            offset_N = torch.where(item_N < self.items, of_item_N, 0) + offset_N
         return offset_N.float()[:, None] * self.is_drawn_T
 
 

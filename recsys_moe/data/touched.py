@@ -83,7 +83,7 @@ class MeanRates:
 
 
 class MeanRatesByTime:
-    """The same for pairs with times, of the items that there were at a time."""
+    """The same for pairs with times, of the items that there were at a time; 1 where none was."""
 
     def __init__(self, touched: Touched, rate_I: Tensor) -> None:
         assert touched.since_K is not None and touched.born_I is not None
@@ -107,7 +107,8 @@ class MeanRatesByTime:
         free_N = end_N - (last_N - first_N)
         taken_N = self.sum_K[last_N] - self.sum_K[first_N]
         mean_N = (self.sum_I[end_N] - taken_N) / free_N.clamp(min=1)
-        return torch.where(free_N > 0, mean_N, self.sum_I[end_N] / end_N.clamp(min=1))
+        all_N = torch.where(end_N > 0, self.sum_I[end_N] / end_N.clamp(min=1), 1.0)
+        return torch.where(free_N > 0, mean_N, all_N)
 
     def _key(self, user: Tensor, rank: Tensor) -> Tensor:
         return user * (len(self.times) + 1) + rank

@@ -20,7 +20,7 @@ from recsys_moe.model.experts import Experts
 from recsys_moe.model.modules import dense_modules, sparse_modules
 from recsys_moe.model.moe_checks import check_routing, check_shapes
 from recsys_moe.model.output_means import ExpertOutputMeans, output_means_for
-from recsys_moe.model.penalties import check_names, penalty
+from recsys_moe.model.penalties import DISAGREEMENT, check_names, disagreement_of, penalty
 from recsys_moe.model.static_dispatch import static_experts
 from recsys_moe.routers import ROUTERS, Router, Routing
 from recsys_moe.routers.base import AllSum
@@ -123,6 +123,8 @@ class MoE(nn.Module):
         active = {name: weight for name, weight in weights.items() if weight}
         coupling = active.pop(COUPLING, 0.0)
         total: Tensor | float = 0.0
+        if apart := active.pop(DISAGREEMENT, 0.0):
+            total = apart * disagreement_of(routings, apart)
         for router, routing in zip(self.routers, routings, strict=True):
             router = cast(Router, router)
             if active:

@@ -5,7 +5,7 @@ They are never part of a reported loss. Axes: B batch, E experts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -14,6 +14,9 @@ from recsys_moe.errors import ConfigError, suggestion
 from recsys_moe.routers.base import Routing
 from recsys_moe.routers.selection import largest_k
 from recsys_moe.routers.settings import PENALTY_NAMES
+
+DISAGREEMENT = "disagreement"
+"""The name of the penalty that reads the decisions of all tasks together."""
 
 
 def penalty(weights: Mapping[str, float], routing: Routing, k: int) -> Tensor | float:
@@ -29,12 +32,16 @@ def penalty(weights: Mapping[str, float], routing: Routing, k: int) -> Tensor | 
         field, value = PENALTIES[name]
         needed_BE = getattr(routing, field)
         if needed_BE is None:
-            raise ConfigError(
-                f"penalties.{name} must be 0 with a router without "
-                f"{field.removesuffix('_BE')}, got {weight}; set it to 0 or choose another router"
-            )
+            raise ConfigError(_lacking(name, field.removesuffix("_BE"), weight))
         total = total + weight * value(needed_BE, routing, k)
     return total
+
+
+def _lacking(name: str, field: str, weight: float) -> str:
+    return (
+        f"penalties.{name} must be 0 with a router without {field}, got {weight}; set it to 0 or "
+        "choose another router"
+    )
 
 
 def check_names(weights: Mapping[str, float]) -> None:
@@ -112,6 +119,29 @@ def z_loss(logits_BE: Tensor) -> Tensor:
     ST-MoE (Zoph et al. 2022, https://arxiv.org/abs/2202.08906, eq. 5). (B, E) -> ().
     """
     return logits_BE.logsumexp(-1).square().mean()
+
+
+def disagreement(probs_TBE: Tensor) -> Tensor:
+    """Entropy of the mean of the tasks' probabilities less their mean entropy, mean over rows.
+
+    The generalised Jensen-Shannon divergence (Lin 1991, "Divergence measures based on the Shannon
+    entropy"): 0 where all tasks are alike, log T where no two share an expert.
+    (T, B, E) -> ().
+    """
+    return (_entropy(probs_TBE.mean(0)) - _entropy(probs_TBE).mean(0)).mean()
+
+
+def _entropy(probs_XE: Tensor) -> Tensor:
+    """In nats; with a finite gradient at 0."""
+    return -(probs_XE * probs_XE.clamp(min=1e-12).log()).sum(-1)
+
+
+def disagreement_of(routings: Sequence[Routing], weight: float) -> Tensor:
+    """Of the decisions of all tasks. Raises ConfigError for a router without probabilities."""
+    probs = [routing.probs_BE for routing in routings if routing.probs_BE is not None]
+    if len(probs) < len(routings):
+        raise ConfigError(_lacking(DISAGREEMENT, "probs", weight))
+    return disagreement(torch.stack(probs))
 
 
 def squared_variation(values_E: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from recsys_moe.routers.base import Router, RouterShape, Routing
 from recsys_moe.routers.precision import gate_logits
 from recsys_moe.routers.selection import keep_selected, largest_k
-from recsys_moe.routers.settings import RouterConfig
+from recsys_moe.routers.settings import NO_PROBABILITIES, RouterConfig
 
 ROUNDS = 100
 """Rounds of the auction before what is left is assigned greedily."""
@@ -36,8 +36,7 @@ class BaseLayerRouter(Router):
 
         @property
         def idle_penalties(self) -> dict[str, str]:
-            names = ("trimmed_lasso", "switch", "load", "z_loss")
-            return dict.fromkeys(names, "has no probabilities")
+            return NO_PROBABILITIES
 
     summary = "one expert per example, equally many examples per expert in training (BASE)"
     repeats = False  # the auction ends by values

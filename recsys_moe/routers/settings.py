@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from recsys_moe.section import Section
 
-PENALTY_NAMES = ("trimmed_lasso", "switch", "importance", "load", "z_loss", "coupling")
+PENALTY_NAMES = (
+    *("trimmed_lasso", "switch", "importance", "load", "z_loss", "disagreement"),
+    "coupling",
+)
 """Those of recsys_moe.model.penalties, which reads routings and hence cannot be imported here, and
 of recsys_moe.model.coupling."""
 NO_ROWS = {"coupling": "has no gate row per expert"}
 NO_PROBABILITIES = dict.fromkeys(
-    ("trimmed_lasso", "switch", "load", "z_loss"), "has no probabilities"
+    ("trimmed_lasso", "switch", "load", "z_loss", "disagreement"), "has no probabilities"
 )
 """Both of `RouterConfig.idle_penalties`."""
 

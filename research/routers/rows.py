@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import fcntl
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -95,10 +96,10 @@ def _row(line: dict[str, str]) -> Row:
 
 def append(row: Row, path: Path) -> None:
     """One line more, on the disk when this returns."""
-    is_new = not path.exists()
     with path.open("a", newline="", encoding="utf-8") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
         writer = csv.writer(stream, lineterminator="\n")
-        if is_new:
+        if not os.path.getsize(path):
             writer.writerow([*JOB, *FIGURES, "commit"])
         own = [getattr(row.job, name) for name in JOB]
         figures = [row[name] for name in FIGURES]

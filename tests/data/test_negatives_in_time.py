@@ -1,4 +1,4 @@
-"""Negatives that are drawn anew for rows with times: nothing after a row has a part in it."""
+"""Negatives that are drawn anew for rows with times: which items, by which law."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_mean_rates_are_those_of_the_free_items(
             ]
             free = [item for item in there if is_free(rows, user, item, time)] or there
             mean = rates.of(torch.tensor([user]), torch.tensor([time]))
-            expected = rate_I[free].mean() if free else torch.zeros(()).double()
+            expected = rate_I[free].mean() if free else torch.ones(()).double()
             assert torch.allclose(mean[0], expected, atol=1e-9)
 
 

@@ -277,3 +277,26 @@ def test_the_plain_report_has_a_line_per_fact(capsys: pytest.CaptureFixture[str]
 def test_one_thread_is_a_number_and_no_yes() -> None:
     words = [_text(value) for value in (1, 1.0, 0, True, False, None, "x", {"a": 1, "b": []}, [1])]
     assert words == ["1", "1.0", "0", "yes", "no", "-", "x", "a 1", "1"]
+
+
+@pytest.mark.parametrize(
+    ("processor", "says", "is_fast"),
+    [
+        ("x86_64", {"_is_avx512_bf16_supported": True, "_is_amx_tile_supported": False}, True),
+        ("AMD64", {"_is_avx512_bf16_supported": False, "_is_amx_tile_supported": True}, True),
+        ("x86_64", {"_is_avx512_bf16_supported": False, "_is_amx_tile_supported": False}, False),
+        ("x86_64", {}, False),  # an older torch
+    ],
+)
+def test_bfloat16_is_fast_on_x86_where_the_processor_multiplies_it(
+    processor: str, says: dict[str, bool], is_fast: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What oneDNN says, which may be by conversion, does not count there; elsewhere it does."""
+    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
+        monkeypatch.delattr(torch.cpu, name, raising=False)
+    for name, value in says.items():
+        monkeypatch.setattr(torch.cpu, name, lambda value=value: value, raising=False)
+    monkeypatch.setattr(machine.platform, "machine", lambda: processor)
+    assert machine.has_fast_bf16() == is_fast
+    monkeypatch.setattr(machine.platform, "machine", lambda: "aarch64")
+    assert machine.has_fast_bf16() == torch.ops.mkldnn._is_mkldnn_bf16_supported()

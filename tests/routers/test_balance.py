@@ -15,6 +15,7 @@ from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.model.coupling import COUPLING
 from recsys_moe.model.penalties import (
+    DISAGREEMENT,
     PENALTIES,
     importance,
     noisy_load,
@@ -194,5 +195,5 @@ def test_a_penalty_that_a_custom_router_does_not_support_is_refused(kind: str) -
 
 
 def test_every_penalty_has_a_setting() -> None:
-    assert {*PENALTIES, COUPLING} == set(parse_config({}).penalties.model_dump())
-    assert {*PENALTIES, COUPLING} == set(PENALTY_NAMES)
+    assert {*PENALTIES, COUPLING, DISAGREEMENT} == set(parse_config({}).penalties.model_dump())
+    assert {*PENALTIES, COUPLING, DISAGREEMENT} == set(PENALTY_NAMES)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import signal
 import time
+from functools import partialmethod
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from recsys_moe.cli import training
@@ -19,6 +21,7 @@ from recsys_moe.train import budget
 from recsys_moe.train.budget import Deadline, planned
 from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
+from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.launch import check_minutes
 from tests.conftest import TINY_MODEL, Command
 
@@ -94,6 +97,26 @@ def test_the_first_epoch_plans_anew_and_the_run_is_that_of_as_many_epochs(
         first, second = ((tmp_path / run / file).read_bytes() for run in "ab")
         assert first == second, file
     assert (tmp_path / "a" / "metrics.csv").read_text().count("\n") == 1 + epochs
+
+
+@pytest.mark.parametrize(
+    ("precision", "expected"), [("32-true", {False}), ("bf16-mixed", {True}), ("64-true", {False})]
+)
+def test_steps_are_measured_in_the_precision_of_training(
+    precision: str, expected: set[bool], prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, steps = set(), (RecModule.training_step, RecModule.validation_step)
+
+    def watched(self: RecModule, *given: Any, number: int) -> Any:
+        found.add(torch.is_autocast_enabled("cpu"))
+        return steps[number](self, *given)
+
+    for number, name in enumerate(("training_step", "validation_step")):
+        monkeypatch.setattr(RecModule, name, partialmethod(watched, number=number))
+    trainer = {**CONFIG["trainer"], "precision": precision, "accelerator": "cpu"}
+    config = parse_config({**CONFIG, "trainer": trainer})
+    assert budget._epoch_seconds(config, RecDataModule(prepared, config), 1.0) > 0
+    assert found == expected
 
 
 @pytest.mark.parametrize(
