@@ -22,12 +22,15 @@ from recsys_moe.files import read_object
 from research.routers.run import command, commit
 
 ROWS = Path(__file__).parent / "results" / "joint.csv"
-FORMS = {
-    **{f"apart-{k}": {"k": k} for k in (2, 3, 4)},
-    **{f"joint-{shared}": {"k": 2, "joint": shared} for shared in (2, 3, 4)},
-    **{f"joint-{k + 1}-of-{k}": {"k": k, "joint": k + 1} for k in (3, 4)},
+K, JOINT = "model.router.k", "model.router.joint"
+FORMS: dict[str, dict[str, float]] = {
+    **{f"apart-{k}": {K: k} for k in (2, 3, 4)},
+    **{f"joint-{shared}": {K: 2, JOINT: shared} for shared in (2, 3, 4)},
+    **{f"joint-{k + 1}-of-{k}": {K: k, JOINT: k + 1} for k in (3, 4)},
+    **{f"agree-{k}": {K: k, "penalties.disagreement": 0.1} for k in (2, 3, 4)},
+    **{f"agree-2-{weight}": {K: 2, "penalties.disagreement": weight} for weight in (0.02, 1.0)},
 }
-"""Settings of `model.router` beside those of the configuration."""
+"""Settings beside those of the configuration; `agree`: apart, with a penalty."""
 FIGURES = ("loss", "watch.auc", "rating.mse", "visited")
 COLUMNS = ("form", "seed", *(f"val.{name}" for name in FIGURES), *FIGURES, "best_epoch", "commit")
 Line = dict[str, str]
@@ -59,9 +62,9 @@ def missing(path: Path, forms: Sequence[str], seeds: int) -> Iterator[tuple[str,
 
 def finish(form: str, seed: int, options: Any) -> Line:
     run, data = options.out / f"{form}-seed{seed}", options.data
-    router = [f"model.router.{key}={value}" for key, value in FORMS[form].items()]
+    settings = [f"{key}={value}" for key, value in FORMS[form].items()]
     words = ["--data", data, "--config", options.config, "--seed", seed, "--out", run]
-    for word in router:
+    for word in settings:
         words += ["--set", word]
     if not (run / "model").exists():
         command("fit", *words, "--resume", "auto")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from recsys_moe.config.files import merge, merge_all, nested
 from recsys_moe.config.settings import parse_config
 from research import joint
 
@@ -36,4 +37,5 @@ def test_the_table_has_means_and_standard_errors_by_visits() -> None:
 
 @pytest.mark.parametrize("form", joint.FORMS)
 def test_every_form_is_a_configuration(form: str) -> None:
-    parse_config({"model": {"router": {"name": "moesart", **joint.FORMS[form]}}})
+    raw = merge_all(nested(key, value) for key, value in joint.FORMS[form].items())
+    parse_config(merge(nested("model.router.name", "moesart"), raw))
