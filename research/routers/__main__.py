@@ -18,6 +18,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -81,9 +82,10 @@ def run_all(options: argparse.Namespace) -> None:
 @contextmanager
 def next_job(options: argparse.Namespace) -> Iterator[Job | None]:
     """The first run that is left and that no other process of `--out` holds; None without one."""
-    jobs = left(options.rows)
-    there = {log: is_there(log, options) for log in dict.fromkeys(job.log for job in jobs)}
-    for job in (job for job in jobs if there[job.log]):
+    jobs, there = left(options.rows), lru_cache(None)(partial(is_there, options=options))
+    for job in jobs:
+        if not there(job.log):
+            continue
         with (options.out / f"{job.folder}.lock").open("w") as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -92,7 +94,7 @@ def next_job(options: argparse.Namespace) -> Iterator[Job | None]:
             if job in left(options.rows):
                 yield job
                 return
-    if lacking := sum(not there[job.log] for job in jobs):
+    if lacking := sum(not there(job.log) for job in jobs):
         print(f"{options.data} lacks the data of {lacking} runs", file=sys.stderr)
     yield None
 
