@@ -134,5 +134,5 @@ def read_sections(option: str, file: Path | None) -> dict[str, Any] | None:
     from recsys_moe.errors import ConfigError
 
     if file is not None and not file.is_file():
-        raise ConfigError(f"{option} {file}: no such file")
+        raise ConfigError(f"{option} {file}: no such file; pass a YAML file of settings")
     return None if file is None else read_config_file(str(file))

@@ -43,7 +43,7 @@ def read_items(path: Path) -> pa.Table:
     if table_suffix(path) not in INPUTS:
         raise ConfigError(f"--items must end in one of {', '.join(INPUTS)}, got {path}")
     if not path.is_file():
-        raise DataError(f"--items {path}: no such file")
+        raise DataError(f"--items {path}: no such file; pass a table with a column item")
     table = read_whole(path)
     if "item" not in table.column_names:
         hint = suggestion("item", table.column_names)

@@ -77,7 +77,7 @@ def check_paths(source: Path, target: Path, overwrite: bool) -> None:
     if target.suffix not in OUTPUTS:
         raise ConfigError(f"--output must end in one of {', '.join(OUTPUTS)}, got {target}")
     if not source.is_file():
-        raise DataError(f"--input {source}: no such file")
+        raise DataError(f"--input {source}: no such file; pass a table of users and items")
     check_output(target, overwrite)
 
 

@@ -74,7 +74,7 @@ def read_ids(path: Path, column: str, option: str) -> Iterator[str]:
     if table_suffix(path) not in ID_FILES:
         raise ConfigError(f"{option} must end in one of {', '.join(ID_FILES)}, got {path}")
     if not path.is_file():
-        raise DataError(f"{option} {path}: no such file")
+        raise DataError(f"{option} {path}: no such file; pass a list or table of ids")
     readers = {".txt": _text_ids, **dict.fromkeys(PARQUET, _parquet_ids)}
     read, number = readers.get(table_suffix(path), _csv_ids), 0
     try:

@@ -79,10 +79,15 @@ def check_files(before: Mapping[str, str], now: Mapping[str, str], out: Path) ->
 
 
 def check_settings(before: Raw, now: Raw, of: str) -> None:
-    """Raise ConfigError naming the first setting that differs. `of`: whose they are."""
+    """Raise ConfigError naming the first setting that differs. `of`: whose they are.
+
+    A setting of the configuration may differ that nobody typed, as what `auto` chooses follows the
+    machine too: the remedy says how to give it.
+    """
     for setting in sorted(before.keys() | now.keys()):
-        if before.get(setting) != now.get(setting):
-            raise ConfigError(
-                f"{setting} of {of} must stay {before.get(setting)}, "
-                f"got {now.get(setting)}; choose another --out"
-            )
+        was, got = before.get(setting), now.get(setting)
+        if was != got:
+            is_option = setting.startswith("-") or was is None
+            give = "" if is_option else f" or add --set {setting}={was}"
+            rule = f"{setting} of {of} must stay {was}, got {got}"
+            raise ConfigError(f"{rule}; choose another --out{give}")

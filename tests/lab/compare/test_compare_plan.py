@@ -144,10 +144,10 @@ def test_another_plan_is_refused_by_its_difference(prepared: Path, tmp_path: Pat
     plan = make_plan(ASKED, prepared)
     assert settle(plan, tmp_path) == plan == settle(plan, tmp_path)
     other = replace(ASKED, typed={**TINY, "optim": {"lr": 0.5}})
-    expected = r"optim.lr of moesart-0.9_0.1 in .* must stay 0.001, got 0.5"
+    expected = r"optim.lr of moesart-0.9_0.1 in .* must stay 0.001, got 0.5.*--set optim.lr=0.001$"
     with pytest.raises(ConfigError, match=expected):
         settle(make_plan(other, prepared), tmp_path)
-    with pytest.raises(ConfigError, match="--split .*got val"):
+    with pytest.raises(ConfigError, match="--split .*got val; choose another --out$"):
         settle(make_plan(replace(ASKED, split="val"), prepared), tmp_path)
     with pytest.raises(DataError, match=r"has other data: schema.json differs"):
         settle(replace(plan, files={**plan.files, "schema.json": "other"}), tmp_path)
