@@ -1,7 +1,8 @@
 """Joint choice: loss against experts visited per example, shared by tasks or each its own.
 
     python -m research.joint --data data/ml-100k --out runs/joint [--forms apart-2,joint-3]
-                             [--seeds 5] [--config movielens_100k] [--rows FILE] [--table]
+                             [--seeds 5] [--config movielens_100k] [--set a.b=value ...]
+                             [--rows FILE] [--table]
 
 Trains each form and seed to its end, tests it and adds a line to FILE
 (research/results/joint.csv), seed by seed, so that every seed has all forms before the next one
@@ -43,6 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--forms", default="apart-2,joint-2,joint-3,joint-4")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--config", default="movielens_100k")
+    parser.add_argument("--set", nargs="*", default=[], help="settings of every form")
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--table", action="store_true")
     options = common.parse(parser, argv)
@@ -62,7 +64,7 @@ def missing(path: Path, forms: Sequence[str], seeds: int) -> Iterator[tuple[str,
 
 def finish(form: str, seed: int, options: Any) -> Line:
     run, data = options.out / f"{form}-seed{seed}", options.data
-    settings = [f"{key}={value}" for key, value in FORMS[form].items()]
+    settings = [*options.set, *(f"{key}={value}" for key, value in FORMS[form].items())]
     words = ["--data", data, "--config", options.config, "--seed", seed, "--out", run]
     for word in settings:
         words += ["--set", word]
