@@ -26,11 +26,12 @@ TINY = {
     "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "static"],
     "gpu_loop": ["--rounds=2", "--block=2", "--ratings=18200", "--batch-size=512", "--device=cpu"],
     "launches": ["--experts", "4", "--batch-size=32"],
+    "trained_steps": ["{run}", "{run}", "--rounds=2", "--data={data}"],
 }
 
 NOT_IN_MAKE = {
     *("launches", "retrieval", "run_all", "scale"),
-    *("serving", "serving_events", "soak", "streaming"),
+    *("serving", "serving_events", "soak", "streaming", "trained_steps"),
 }
 
 
