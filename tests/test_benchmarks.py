@@ -26,7 +26,7 @@ TINY = {
     "gpu": ["--rounds=2", "--batch-size=32", "--device=cpu", "--ways", "sparse", "static"],
     "gpu_loop": ["--rounds=2", "--block=2", "--ratings=18200", "--batch-size=512", "--device=cpu"],
     "launches": ["--experts", "4", "--batch-size=32"],
-    "trained_steps": ["{run}", "{run}", "--rounds=2", "--data={data}"],
+    "trained_steps": ["{run}", "--rounds=2", "--data={data}"],
 }
 
 NOT_IN_MAKE = {
@@ -81,6 +81,16 @@ def test_memory_stages_are_peaks_so_they_never_fall(prepared: Path, tmp_path: Pa
     # proc(5): the kernel counts per thread and adds up late, so by less than a megabyte they may.
     assert all(later > earlier - 1 for earlier, later in itertools.pairwise(peaks))
     assert peaks[0] > 100  # MB; torch alone takes more
+
+
+def test_a_trained_step_leaves_the_weights_of_its_run(prepared: Path, run: Path) -> None:
+    step = importlib.import_module("trained_steps").TrainedStep(run, prepared)
+    before = {name: weight.clone() for name, weight in step.module.named_parameters()}
+    for _ in range(3):
+        step()
+    for name, weight in step.module.named_parameters():
+        assert torch.equal(weight, before[name]), name
+    assert any(weight.grad.any() for weight in step.module.parameters() if weight.grad is not None)
 
 
 def test_flops_of_a_step_are_those_of_its_matmuls() -> None:

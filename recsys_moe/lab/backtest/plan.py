@@ -161,6 +161,6 @@ def _settings(plan: Raw) -> Raw:
     starts = {
         "--periods (those with rows)": len(plan["starts"]),
         "--start": text_of(plan["starts"][0]),
-        "starts of periods": plan["starts"],
+        "--start (of each period)": plan["starts"],
     }
     return {**starts, "--continue-epochs": plan["continue_epochs"], **dict(flat(plan["config"]))}

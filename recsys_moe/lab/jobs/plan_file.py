@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from recsys_moe.config.diff import shown
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, DataError, UserError
 from recsys_moe.files import check_place
@@ -79,7 +81,8 @@ def check_files(before: Mapping[str, str], now: Mapping[str, str], out: Path) ->
 
 
 def check_settings(before: Raw, now: Raw, of: str) -> None:
-    """Raise ConfigError naming the first setting that differs. `of`: whose they are.
+    """Raise ConfigError naming the first setting that differs, by its dotted key or as an option,
+    with dashes. `of`: whose they are.
 
     A setting of the configuration may differ that nobody typed, as what `auto` chooses follows the
     machine too: the remedy says how to give it.
@@ -87,7 +90,8 @@ def check_settings(before: Raw, now: Raw, of: str) -> None:
     for setting in sorted(before.keys() | now.keys()):
         was, got = before.get(setting), now.get(setting)
         if was != got:
-            is_option = setting.startswith("-") or was is None
-            give = "" if is_option else f" or add --set {setting}={was}"
+            can_set = setting in before and not setting.startswith("-")
+            word = shlex.quote(f"{setting}={shown(before, setting)}") if can_set else ""
+            give = f" or add --set {word}" if word else ""
             rule = f"{setting} of {of} must stay {was}, got {got}"
             raise ConfigError(f"{rule}; choose another --out{give}")

@@ -124,7 +124,7 @@ def test_a_call_for_one_update_keeps_the_rows_of_the_others(
 def test_another_plan_in_the_same_folder_is_refused(data: Path, done: Path) -> None:
     with pytest.raises(ConfigError, match=r"--periods .* must stay 3, got 2; choose another --out"):
         backtest(replace(ASKED, periods=2), data, done, opened, executor=InProcess())
-    with pytest.raises(ConfigError, match="--continue-epochs .* must stay 3, got 2"):
+    with pytest.raises(ConfigError, match="--continue-epochs .* must stay 3, got 2.*--out$"):
         backtest(replace(ASKED, continue_epochs=2), data, done, opened, executor=InProcess())
 
 

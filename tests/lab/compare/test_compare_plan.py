@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from recsys_moe.config.diff import flat
+from recsys_moe.config.files import parse_set
 from recsys_moe.errors import ConfigError, DataError
 from recsys_moe.lab.compare.plan import make_plan, settle
 from recsys_moe.lab.compare.request import ComparisonRequest
-from recsys_moe.lab.jobs.plan_file import check_folder
+from recsys_moe.lab.jobs.plan_file import check_folder, check_settings
 from recsys_moe.schema import Schema
 from tests.conftest import TINY_MODEL
 
@@ -153,6 +156,23 @@ def test_another_plan_is_refused_by_its_difference(prepared: Path, tmp_path: Pat
         settle(replace(plan, files={**plan.files, "schema.json": "other"}), tmp_path)
     later = settle(make_plan(replace(ASKED, seeds=[1, 2]), prepared), tmp_path)
     assert later.seeds == (0, 1, 2)  # the first seed in a configuration is no difference
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("model.tower_dims", [16, 8]),
+        ("optim.weight_decay", 7e-05),
+        ("model.biases", False),
+        ("trainer.precision", "32-true"),
+        ("data.tie_rule", None),
+    ],
+)
+def test_a_shell_gives_back_what_the_remedy_of_a_difference_says(setting: str, value: Any) -> None:
+    with pytest.raises(ConfigError, match="choose another --out or add --set") as refused:
+        check_settings({setting: value}, {setting: "other"}, "OUT")
+    found = dict(flat(parse_set(shlex.split(str(refused.value))[-1])))
+    assert found[setting] == value or float(found[setting]) == value
 
 
 def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
