@@ -65,6 +65,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 def grown(artifact: Artifact, items: int, users: int) -> Artifact:
     """A model with more items and users, the first of which are its own."""
     model, generator = artifact.model, torch.Generator().manual_seed(0)
+    if model.biases is not None:
+        raise SystemExit("--items and --grow-users need a model without model.biases")
     sizes = {"item": max(items, artifact.schema.item.size)}
     sizes["user"] = max(users, artifact.schema.user.size)
     changed = {}

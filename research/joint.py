@@ -48,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--rows", type=Path, default=ROWS)
     parser.add_argument("--table", action="store_true")
     options = common.parse(parser, argv)
+    if unknown := {*options.forms.split(",")} - FORMS.keys():
+        parser.error(f"--forms must be of {', '.join(FORMS)}, got {', '.join(sorted(unknown))}")
     if not options.table:
         for form, seed in missing(options.rows, options.forms.split(","), options.seeds):
             add(finish(form, seed, options), options.rows)

@@ -1,4 +1,8 @@
-"""No row reads what happened at its own time or later, whatever the encoder and the tie rule."""
+"""No row reads what happened at its own time or later, whatever the encoder and the tie rule.
+
+Requests, files and the service: tests/inference/events/test_item_events.py and
+tests/train/test_times_of_requests.py.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +72,7 @@ def changed(rows: TimedRows, late_N: Tensor, seed: int) -> Iterator[TimedRows]:
     yield rows._replace(item=item_N)
 
 
-@pytest.fixture(scope="module", params=["none", "lru"])
+@pytest.fixture(scope="module", params=["none", *MIXERS])
 def timekeeper(timed: Path, request: pytest.FixtureRequest) -> RecModule:
     """An untrained model that reads the time of a row in every way, without and with a sequence."""
     model = {"sequence": request.param} | {

@@ -206,7 +206,7 @@ def _ordered_split(
     if unknown:
         raise DataError(
             f"--protocol {protocol} needs the time of every row, but {unknown} of {len(rows)} "
-            f"rows of {raw.file} have no timestamp; use --protocol paper"
+            f"rows of {raw.file} have no timestamp; remove these rows, or use --protocol paper"
         )
     if protocol == "time":
         return splits.by_time(splits.moments(raw.timestamp, raw.nanoseconds), holdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -88,9 +89,23 @@ def resolve_with_choices(
         from recsys_moe.train.warm_start import start_config
 
         resolved = start_config(asked, init_from)
-    for remark in resolved.model.remarks:
+    for remark in (*resolved.model.remarks, *_idle_alone(resolved, data)):
         logger.warning(remark)
     return resolved, chosen
+
+
+def _idle_alone(config: Config, data: Path | None) -> Iterator[str]:
+    """Settings about several tasks, where the data have one."""
+    from recsys_moe.schema import Schema
+
+    if data is None or len(Schema.load(data).tasks) > 1:
+        return
+    joint = getattr(getattr(config.model, "router", None), "joint", 0)
+    given = {"model.router.joint": joint}
+    given["penalties.disagreement"] = config.penalties.disagreement
+    for key, value in given.items():
+        if value:
+            yield f"{key}={value:g} has no effect on one task"
 
 
 def run_of(resume: str | None, out: Path) -> Path | None:

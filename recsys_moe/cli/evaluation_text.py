@@ -18,9 +18,12 @@ def table(result: dict[str, Any], title: str) -> str:
         numbers = [f"{metric_title(n)} {v:.4f}" for n, v in metrics.items() if isinstance(v, float)]
         visits = ""
         if task in result["routing"]:
-            visits = f", {result['routing'][task]['experts_per_example']:.2f} experts per example"
+            visits = f", {result['routing'][task]['experts_per_example']:.2f} experts an example"
         lines.append(f"  {task:8} {'  '.join(numbers)}  ({metrics['rows']} rows{visits})")
         lines.append(f"  {'':8} {_baselines(result['baselines'][task], metrics['rows'])}")
+    if len(result["routing"]) > 1:
+        visited = result["experts_per_example"]
+        lines.append(f"  experts visited for all tasks: {visited:.2f} an example")
     lines += list(_unknown(result.get("segments", {})))
     if "ranking" in result:
         lines += ["", *ranking_lines(result["ranking"])]

@@ -55,8 +55,8 @@ def context_of(predictor: Predictor, options: list[str], time: str | None) -> di
     if time is not None:
         if not predictor.context.reads_time:
             raise ConfigError(
-                f"--time {time} needs a model that reads the time, got one with "
-                "model.time_features=none; omit it, or train with model.time_features=all"
+                f"--time {time} needs a model that reads times or events, got one with "
+                "model.time_features=none and model.sequence=none; omit it, or train with either"
             )
         if "time" in found:
             raise ConfigError(

@@ -32,7 +32,7 @@ class Contexts(NamedTuple):
     unknown: dict[int, Unknown] = {}  # noqa: RUF012 - never changed
     """By row, the categories that training has not seen."""
     time_B: Tensor | None = None
-    """When the rows ask, for models that read it; NaN: unknown. (B,) float64"""
+    """When the rows ask, for models that read times or events; NaN: unknown. (B,) float64"""
 
 
 Context: TypeAlias = Mapping[str, Any] | Sequence[Mapping[str, Any] | None] | Contexts | None
@@ -64,7 +64,8 @@ class ContextReader(FeatureReader):
     def _check_name(self, name: str) -> None:
         if name not in self.names and not self.reads_time and name == TIME:
             raise DataError(
-                f"the model does not read {TIME}; omit it, or train with model.time_features"
+                f"the model does not read {TIME}; omit it, or train with model.sequence or "
+                "model.time_features"
             )
         if not self.names and self.reads_time:
             raise DataError(f"unknown context feature {name!r}; the model reads {TIME} alone")
@@ -179,7 +180,8 @@ def context_reader(artifact: Artifact) -> ContextReader:
     """Of the context features of a model."""
     chosen = chosen_context(artifact.config, artifact.schema)
     reader = ContextReader("context", chosen, artifact.categories)
-    reader.reads_time = bool(artifact.config.model.chosen_times)
+    # A feature that was prepared under this name is meant by it, where the model needs no time.
+    reader.reads_time = artifact.config.model.reads_past and TIME not in reader.names
     return reader
 
 

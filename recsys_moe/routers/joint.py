@@ -139,7 +139,8 @@ def most_selected(routers: Routers) -> int:
     most = [cast(Router, router).max_selected for router in routers]
     if not choose_jointly(routers):
         return sum(most)
-    return max(*most, cast(JointRouter, routers[0]).config.joint)
+    shared = cast(JointRouter, routers[0]).config.joint
+    return min(sum(most), max(*most, shared))  # an expert that no task chooses is not visited
 
 
 def choose_jointly(routers: Routers) -> bool:

@@ -77,7 +77,7 @@ def _invalid(error: ValidationError, body: type[BaseModel]) -> HTTPException:
     """422 with the first few faults, or 400 for invalid JSON."""
     faults = error.errors(include_url=False, include_context=False)
     if faults[0]["type"] == "json_invalid":
-        return refuse(400, faults[0]["msg"])
+        return refuse(400, f"{faults[0]['msg']}; send a JSON object")
     places: dict[str, list[ErrorDetails]] = {}
     for fault in faults:
         places.setdefault(_place(fault["loc"]), []).append(fault)

@@ -17,7 +17,7 @@ from recsys_moe.errors import ConfigError
 from recsys_moe.model.experts import Experts
 from recsys_moe.model.moe import MoE, naive_moe
 from recsys_moe.routers import Router, RouterShape, Routing, find_router, router
-from recsys_moe.routers.joint import Shared, log_mixture, route, route_task, within
+from recsys_moe.routers.joint import Shared, log_mixture, most_selected, route, route_task, within
 from recsys_moe.routers.moesart import sampled_weights
 from recsys_moe.routers.systematic import inclusion_probabilities
 from research.paper.bias import draws
@@ -277,6 +277,28 @@ def test_the_layer_equals_the_naive_mixture_in_values_and_gradients(
         ):
             if other is not None:
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("joint", "most"), [(2, 2), (3, 3), (4, 4), (8, 4)])
+def test_static_shapes_hold_what_tasks_visit_of_shared_experts(
+    name: str, joint: int, most: int
+) -> None:
+    """Two tasks with k = 2 visit at most min(J, 2 + 2) experts: so large are the shapes."""
+    torch.manual_seed(0)
+    kind, rows, experts = find_router(name), 512, Experts(16, D, H, dropout=0.0)
+    shapes = [RouterShape(D, 16, task=task, num_tasks=2) for task in range(2)]
+    routers = [kind(kind.Config(k=2, joint=joint), shape) for shape in shapes]
+    layer = MoE(experts, routers, "static", seed=3)
+    x_BD = batch(rows)
+    layer.reseed(5)
+    mixed_BTH, _ = layer(x_BD)
+    layer.reseed(5)
+    weights_BTE = torch.stack([r.weights_BE for r in route(layer.routers, x_BD, None)], 1)
+    naive_BTH = naive_moe(x_BD, weights_BTE, experts.kernel_EDH, experts.bias_EH)
+    torch.testing.assert_close(mixed_BTH, naive_BTH, rtol=1e-5, atol=1e-5)
+    assert most_selected(layer.routers) == most
+    assert int((weights_BTE != 0).any(1).sum(-1).max()) == most
 
 
 def test_joint_routers_are_built_alike() -> None:

@@ -204,7 +204,7 @@ def test_files_commands_and_evaluations_read_the_time(
         assert 0 < evaluate_ranking(timely, "test", past=past)["ndcg"] <= 1
 
 
-def test_a_wrong_time_is_refused_with_its_row(timely: Path, timed_run: Path) -> None:
+def test_a_wrong_time_is_refused_with_its_row(timely: Path, run: Path) -> None:
     predictor = Predictor.load(timely)
     with pytest.raises(DataError, match="time must be .* of the years 1970 to 9999, got -5"):
         predictor.recommend(["u1"], context={"time": -5})
@@ -216,7 +216,7 @@ def test_a_wrong_time_is_refused_with_its_row(timely: Path, timed_run: Path) -> 
     with pytest.raises(DataError, match="time must be seconds since 1970 .*got 'noon'"):
         predictor.score(["u1"], ["i1"], context={"time": "noon"})
     with pytest.raises(DataError, match="does not read time; .* model.time_features"):
-        Predictor.load(timed_run).score(["u1"], ["i1"], context={"time": LATER})
+        Predictor.load(run).score(["u1"], ["i1"], context={"time": LATER})
 
 
 TIMES = [LATER, 1000 * LATER, f"{LATER}000", "2023-11-14T22:38:20", "2023-11-14 23:38:20+01:00"]

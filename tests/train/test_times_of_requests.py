@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from functools import partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from recsys_moe.config.build import build_model
 from recsys_moe.data.rows import Columns
 from recsys_moe.inference.events.live import MOST_ROWS
 from recsys_moe.inference.files.events import observe_file
+from recsys_moe.inference.files.predict import predict_file
 from recsys_moe.inference.predictor import ColdUser, Event, Predictor
 from recsys_moe.model.old_names import with_later_parts
 from recsys_moe.model.request import Moment
@@ -100,15 +102,36 @@ PLACES = "request", "cold user", "file", "observed"
 
 
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("run", ["timely", "timed_run"])
 def test_an_event_at_the_time_of_a_request_is_not_read_when_no_later_one_is_known(
-    place: str, timely: Path, tmp_path: Path
+    run: str, place: str, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    """The newest of all, and the user's own."""
+    """The newest of all, and the user's own; by a model that reads times, and by one that does
+    not."""
     *before, newest = ({"item": f"i{n}", "time": LATER + n} for n in range(5, 9))
-    score = partial(score_after, place=place, run=timely, file=tmp_path / "events.jsonl")
+    folder = request.getfixturevalue(run)
+    score = partial(score_after, place=place, run=folder, file=tmp_path / "events.jsonl")
     assert score([*before, newest]) == pytest.approx(score(before), rel=1e-6)
     read = score([*before, {**newest, "time": LATER + 7.5}])
     assert read != pytest.approx(score(before), rel=1e-4)
+
+
+def test_rows_of_a_file_read_what_is_before_their_time_without_time_features(
+    timed_run: Path, tmp_path: Path
+) -> None:
+    """One event before the first time, one at it, of a user who is new."""
+    events = [Event(user="new", item="i1", time=LATER), Event(user="new", item="i2", time=LATER + 9)]
+    pairs, scores = tmp_path / "pairs.csv", tmp_path / "scores.csv"
+    pairs.write_text(f"user,item,time\nnew,i3,{LATER + 9}\nnew,i3,{LATER + 10}\nnew,i3,\n")
+    predictor, informed = Predictor.load(timed_run), Predictor.load(timed_run)
+    predictor.observe(events[:1])
+    informed.observe(events)
+    predict_file(informed, pairs, scores)
+    with scores.open(newline="") as stream:
+        found = [float(one["watch"]) for one in csv.DictReader(stream)]
+    first, both = (float(p.score(["new"], ["i3"]).tasks["watch"]) for p in (predictor, informed))
+    assert found == pytest.approx([first, both, both], rel=1e-5)
+    assert first != pytest.approx(both, rel=1e-4)
 
 
 @pytest.mark.parametrize("place", PLACES[:3])

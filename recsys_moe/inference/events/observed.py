@@ -67,6 +67,9 @@ def read_events(
     """
     if isinstance(given, Mapping | Event | str):
         raise TypeError(f"expected a list of events, got {shown(given)}; pass [event]")
+    if hasattr(given, "columns"):
+        kind = type(given).__name__
+        raise TypeError(f"expected a list of events, got a {kind}; pass its rows as dicts")
     events = []
     for row, one in enumerate(given):
         try:

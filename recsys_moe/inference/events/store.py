@@ -199,7 +199,8 @@ class EventStore:
             got = f"{newest:.15g}, got {event.time:.15g}"
             return f"{rule}, {got}; send events in order, or raise the tolerance"
         if self._is_too_old(event, line):
-            return f"older than the last {self.length} events of the user, which are kept"
+            rule = f"time must be within the last {self.length} events of the user, which are kept"
+            return f"{rule}, got {event.time:.15g}; omit older events"
         return STORED
 
     def check(self, event: Event) -> None:

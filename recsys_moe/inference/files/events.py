@@ -28,8 +28,9 @@ def observe_file(predictor: Predictor, path: Path) -> None:
             "or train with model.sequence=lru"
         )
     if not path.is_file():
+        fault = "must be a file, got a folder" if path.is_dir() else "no such file"
         raise DataError(
-            f"--events {path}: no such file; pass one that `serve --events` wrote, or one with a "
+            f"--events {path}: {fault}; pass a file that `serve --events` wrote, or one with a "
             "JSON object a line"
         )
     store.max_users = sys.maxsize

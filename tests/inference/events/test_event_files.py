@@ -153,5 +153,7 @@ def test_a_model_without_events_and_a_missing_file_are_refused(
     asked = ("--user", "u1", "--events")
     said = "--events needs a model that reads events, got one with model.sequence=none; omit it"
     assert said in command.fails(2, "recommend", run, *asked, file)
-    with pytest.raises(DataError, match="nowhere.jsonl: no such file; pass one that"):
+    with pytest.raises(DataError, match="nowhere.jsonl: no such file; pass a file that"):
         observe_file(Predictor.load(sequence_run), Path("nowhere.jsonl"))
+    with pytest.raises(DataError, match="must be a file, got a folder; pass a file that"):
+        observe_file(Predictor.load(sequence_run), file.parent)

@@ -176,7 +176,8 @@ def test_the_last_events_are_with_all_of_the_time_of_the_first_of_them() -> None
 def test_an_event_older_than_those_that_are_kept_is_rejected() -> None:
     found = store(length=2)
     found.append([event(2.0), event(3.0)])
-    assert "the last 2 events" in found.append([event(1.0)]).rejected[0]
+    [said] = found.append([event(1.0)]).rejected.values()
+    assert "within the last 2 events of the user, which are kept, got 1; omit" in said
 
 
 def test_memory_is_bounded_in_events_and_users_and_the_one_who_was_quiet_longest_goes() -> None:
