@@ -45,6 +45,9 @@ def test_the_end_of_a_fit_prints_it_and_json_has_it(
     found = json.loads(command("finish", own, "--json").out)["ranking"]
     assert found["k"] == 10 and found["items"] == 40 and found["users"] >= 39
     lines = command("finish", own).out.splitlines()
+    visited = json.loads(command("evaluate", own, "--json").out)["experts_per_example"]
+    shown = command("evaluate", own).out
+    assert f"  experts visited for all tasks: {visited:.2f} an example" in shown
     (place,) = (n for n, line in enumerate(lines) if f"NDCG@10 {found['ndcg']:.4f}" in line)
     assert f"{found['baselines']['popularity']['ndcg']:.4f}" in lines[place + 1]
     assert "ranking" not in json.loads((own / "evaluation" / "val.json").read_text())

@@ -58,6 +58,27 @@ def test_a_router_that_few_rows_would_not_get_is_told_first(
     assert sum("=" in line for line in lines) == 3
 
 
+def test_settings_about_several_tasks_are_said_to_be_idle_where_there_is_one(
+    prepared: Path, tmp_path: Path, command: Command, caplog: pytest.LogCaptureFixture
+) -> None:
+    lines = [f"u{n % 20},i{n % 13},{n % 2}" for n in range(200)]
+    (tmp_path / "log.csv").write_text("\n".join(["user,item,like", *lines]))
+    words = ("--user", "user", "--item", "item", "--task", "like:binary=like")
+    alone = tmp_path / "alone"
+    command(
+        *("prepare", "table", "--input", tmp_path / "log.csv", *words, "--duplicates", "keep"),
+        *("--out", alone),
+    )
+    settings = ("--set", "model.router.joint=3", "--set", "penalties.disagreement=0.1")
+    for data, times in ((prepared, 0), (alone, 1)):
+        caplog.clear()
+        out = tmp_path / f"run{times}"
+        done = command("fit", "--data", data, "--out", out, "--dry-run", *TINY, *settings)
+        assert done.exit_code == 0
+        assert caplog.text.count("model.router.joint=3 has no effect on one task") == times
+        assert caplog.text.count("penalties.disagreement=0.1 has no effect on one task") == times
+
+
 @pytest.mark.slow
 def test_two_processes_say_it_once_and_warn_once(prepared: Path, tmp_path: Path) -> None:
     words = ("fit", "--data", prepared, "--out", tmp_path / "run", *TINY, "--devices", 2)

@@ -120,7 +120,10 @@ def test_rows_of_a_file_read_what_is_before_their_time_without_time_features(
     timed_run: Path, tmp_path: Path
 ) -> None:
     """One event before the first time, one at it, of a user who is new."""
-    events = [Event(user="new", item="i1", time=LATER), Event(user="new", item="i2", time=LATER + 9)]
+    events = [
+        Event(user="new", item="i1", time=LATER),
+        Event(user="new", item="i2", time=LATER + 9),
+    ]
     pairs, scores = tmp_path / "pairs.csv", tmp_path / "scores.csv"
     pairs.write_text(f"user,item,time\nnew,i3,{LATER + 9}\nnew,i3,{LATER + 10}\nnew,i3,\n")
     predictor, informed = Predictor.load(timed_run), Predictor.load(timed_run)

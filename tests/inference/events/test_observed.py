@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -74,6 +75,9 @@ def test_an_event_of_a_request_names_no_user() -> None:
 def test_one_event_where_a_list_belongs_is_a_type_error(one: Any) -> None:
     with pytest.raises(TypeError, match="expected a list of events"):
         read_events(one, of_users=False)
+    frame = pd.DataFrame({"item": ["a"], "time": [1]})
+    with pytest.raises(TypeError, match="got a DataFrame; pass its rows as dicts"):
+        read_events(frame, of_users=False)  # type: ignore[arg-type]
 
 
 ODD = st.sampled_from(
