@@ -64,6 +64,11 @@ OTHERS: dict[str, dict[str, Any]] = {
     "popularity without order": {"model": {"sequence": "none", "time_features": ["popularity"]}},
     "float32": {"trainer": {"precision": "32-true"}},
     "bfloat16": {"trainer": {"precision": "bf16-mixed"}},
+    **{f"decay {one:g}": {"optim": {"weight_decay": one}} for one in (5e-4, 2e-3, 6e-3)},
+    "rate .006": {"optim": {"lr": 6e-3}},
+    "no dropout": {"model": {"dropout": 0.0}},
+    "rate .006 no dropout": {"model": {"dropout": 0.0}, "optim": {"lr": 6e-3}},
+    "rate .009 no dropout": {"model": {"dropout": 0.0}, "optim": {"lr": 9e-3}},
     "order with ids": {"model": {"sequence": "lru", "user_ids": True, "biases": True}},
 }
 """Sections over the automatic ones: the rules, one changed at a time."""
