@@ -81,9 +81,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     write_page(options.rows)
 
 
-def tested(job: Job, data: Path, run: Path) -> dict[str, float]:
-    """Train the run, unless it is, and test the model on the future."""
-    begun = time.process_time()
+def tested(job: Job, data: Path, run: Path) -> dict[str, float | str]:
+    """Train the run, unless it is, and test the model on the future. Minutes are those of a run
+    that went through in one go."""
+    is_whole, begun = not run.exists(), time.process_time()
     if not (run / "model").is_dir():
         fit(parse_config(settings(job)), data, run, resume="auto")
     minutes = (time.process_time() - begun) / 60
@@ -93,7 +94,7 @@ def tested(job: Job, data: Path, run: Path) -> dict[str, float]:
     lists = shuffled["by_log"]
     watch, rating = (found["tasks"][name] for name in ("watch", "rating"))
     return {
-        "minutes": minutes,
+        "minutes": minutes if is_whole else "",
         "loss": found["loss"],
         "auc": watch["auc"],
         "mse": rating["mse"],

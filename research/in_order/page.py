@@ -31,7 +31,7 @@ def write_page(rows: Path, page: Path = PAGE) -> None:
 def _table(rows: list[dict[str, str]]) -> Iterator[str]:
     for key in sorted({(one["config"], one["router"]) for one in rows}):
         own = [one for one in rows if (one["config"], one["router"]) == key]
-        minutes = [float(one["minutes"]) for one in own if float(one["minutes"]) > 0.1]
+        minutes = [float(one["minutes"]) for one in own if one["minutes"]]
         spent = f"{statistics.median(minutes):.0f}" if minutes else ""
         cells = [_spread([float(one[name]) for one in own if one[name]]) for name in FIGURES]
         yield "| " + " | ".join([f"`{key[0]}`", key[1], str(len(own)), *cells, spent]) + " |"
