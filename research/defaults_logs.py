@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from benchmarks import common
@@ -24,8 +25,10 @@ CLIPS = (
 SHOWN = ("--user=user", "--item=item", "--task=click:binary=click", "--duplicates=keep")
 ML_100K = ("--variant=100k", "--source={raw}/ml-100k")
 TIMED = ("--user=person", "--item=thing", "--timestamp=time", "--timestamp-unit=s")
+TIMED_USERS = ("--user=user", "--item=item", "--timestamp=time", "--timestamp-unit=s")
 SCORED = ("--task=score:regression=score",)
-ORDERS = ("--user=user", "--item=item", "--timestamp=time", "--timestamp-unit=s")
+COLUMNS = ["user", "item", "rating", "time"]
+OF_1M = ["user", "movie", "rating", "timestamp"]
 LOGS: dict[str, tuple[str, ...]] = {
     "synthetic-3k": ("synthetic", "--users=200", "--items=150", "--interactions=1900"),
     "synthetic-20k": ("synthetic", "--users=600", "--items=400", "--interactions=12000"),
@@ -36,7 +39,7 @@ LOGS: dict[str, tuple[str, ...]] = {
     "drift-new": (*TABLE, *TIMED, *DRAWN, *SCORED, "--protocol=time"),
     "drift-old": (*TABLE, *TIMED, *DRAWN, *SCORED, "--protocol=time"),
     "passers-by": (*TABLE, *TIMED, *DRAWN, *SCORED, "--protocol=time"),
-    "groceries": (*TABLE, *ORDERS, *DRAWN, "--duplicates=first", "--protocol=leave-last"),
+    "groceries": (*TABLE, *TIMED_USERS, *DRAWN, "--duplicates=first", "--protocol=leave-last"),
     "open-bandit": (*TABLE, *SHOWN),
     "books": ("books", "--source={raw}/book-crossing"),
     "ml-100k-time": ("movielens", *ML_100K, "--protocol=time"),
@@ -45,6 +48,13 @@ LOGS: dict[str, tuple[str, ...]] = {
     "ml-1m": ("movielens", "--variant=1m", "--source={raw}/ml-1m"),
 }
 """What `recsys-moe prepare` is given; a log more is a line more."""
+FEW = (*TABLE, *TIMED_USERS, *DRAWN, "--task=score:regression=rating")
+FEW_LOGS: dict[str, tuple[str, ...]] = {
+    f"{log}-few-{protocol}": (*FEW, f"--protocol={protocol}")
+    for log in ("ml-100k", "ml-1m")
+    for protocol in ("time", "leave-last")
+}
+"""All events of a few users of a real log, in order; only run where `--logs` names them."""
 
 
 def packaged(package: str, file: str, *, work: Path) -> Path:
@@ -83,6 +93,22 @@ def open_bandit(path: Path) -> None:
     shown.rename(columns={"item_id": "item"})[["user", "item", "click"]].to_csv(path, index=False)
 
 
+def few_users(path: Path, raw: Path | None) -> None:
+    """110 users of MovieLens-100K or 70 of MovieLens-1M, drawn one after the other."""
+    if raw is None:
+        raise SystemExit("--raw must be given, with ml-100k and ml-1m")
+    rng = np.random.default_rng(0)
+    large = path.name.startswith("ml-1m")
+    events = pd.read_csv(raw / "ml-100k" / "u.data", sep="\t", names=COLUMNS)
+    users = rng.permutation(events.user.unique())
+    if large:
+        events = pd.read_parquet(raw / "ml-1m" / "ratings_time.parquet", columns=OF_1M)
+        events = events.set_axis(COLUMNS, axis=1)
+        users = rng.permutation(events.user.unique())
+    kept = events[events.user.isin(users[: 70 if large else 110])]
+    kept.assign(watch=1).to_csv(path, index=False)
+
+
 MADE: dict[str, Callable[[Path], None]] = {
     "ratings-to-10": logs.ratings_to_10,
     "rare-clicks": logs.rare_clicks,
@@ -103,7 +129,10 @@ def prepared(log: str, work: Path, raw: Path | None) -> Path:
         work.mkdir(parents=True, exist_ok=True)
         if log in MADE:
             MADE[log](work / f"{log}.csv")
-        words = [word.format(raw=raw, work=work, log=log) for word in LOGS[log]]
+        if log in FEW_LOGS:
+            few_users(work / f"{log}.csv", raw)
+        given = (LOGS | FEW_LOGS)[log]
+        words = [word.format(raw=raw, work=work, log=log) for word in given]
         line = [sys.executable, "-m", "recsys_moe", "prepare", *words, "--out", str(folder)]
         subprocess.run(line, check=True, stdout=subprocess.DEVNULL, env=common.environment())
     return folder

@@ -258,6 +258,12 @@ def test_bytes_that_are_no_request_are_refused(caller: Caller, content: bytes, s
     assert (answer.status_code, list(answer.json())) == (status, ["error"])
 
 
+def test_broken_json_says_where_it_ends_and_what_to_send(caller: Caller) -> None:
+    headers = {"content-type": "application/json"}
+    answer = caller("POST", "/predict", content=b'{"users": [1', headers=headers)
+    assert "column 12; send a JSON object" in answer.json()["error"]
+
+
 def test_a_chunked_body_is_cut_off_at_the_limit(run: Path) -> None:
     async def chunks() -> Any:
         for _ in range(100):
