@@ -26,6 +26,9 @@ SECONDS_OF_ONE_WISH = 1.0
 SECONDS_BEFORE_AGAIN = 0.02
 """Until a signal that had no effect is sent again."""
 
+STARTED = time.monotonic()
+"""About when the command began."""
+
 _blocks = 0
 _received = 0
 _code: int | None = None

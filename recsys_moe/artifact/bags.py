@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file
 from torch import Tensor
 
-from recsys_moe.artifact.reading import damaged, reading
+from recsys_moe.artifact.reading import damaged, reading_model
 from recsys_moe.schema import Schema
 
 ENCODER = {"user": "item_bag", "item": "user_bag"}
@@ -27,7 +27,7 @@ def load_history(path: Path, schema: Schema, encoders: Mapping[str, Tensor]) -> 
     if not path.is_file():
         return {}
     sizes = {"user": schema.user.size, "item": schema.item.size}
-    with reading(path):
+    with reading_model(path):
         history = load_file(path)
         is_whole = all(
             _is_whole(history, entity, encoders[f"{key}.table_RW"], sizes[entity])

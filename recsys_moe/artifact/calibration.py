@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from recsys_moe.artifact.reading import damaged, reading
+from recsys_moe.artifact.reading import damaged, reading_model
 from recsys_moe.files import read_object
 from recsys_moe.kinds.curves import ROWS_PER_PART
 from recsys_moe.schema import Schema
@@ -146,7 +146,7 @@ def _increases(values: tuple[float, ...]) -> bool:
 
 def load(path: Path, schema: Schema) -> Calibrations:
     """Read a file. Raises DataError for one that does not fit the schema."""
-    with reading(path):
+    with reading_model(path):
         found = from_json(read_object(path))
     names = [task.name for task in schema.tasks]
     if strange := sorted(found.keys() - set(names)):

@@ -22,7 +22,7 @@ from recsys_moe.artifact.segments import Segments
 from recsys_moe.config.encoders import chosen_context, numbers_a_row
 from recsys_moe.config.past import Past
 from recsys_moe.data.batches import EvalBatches
-from recsys_moe.data.columns import Rows, reading
+from recsys_moe.data.columns import Rows, reading_parquet
 from recsys_moe.data.streaming import open_rows, rows_within
 from recsys_moe.data.times import row_times
 from recsys_moe.errors import DataError
@@ -146,7 +146,7 @@ def _check_context(artifact: Artifact, schema: Schema, folder: Path) -> None:
     names = [one.name for one in context]
     path, same = folder / VOCABULARIES, set(context) <= set(schema.context_features)
     if same and any(one.size for one in context):
-        with reading(path):
+        with reading_parquet(path):
             known = pq.read_table(path, columns=NO_CATEGORIES.column_names)
         same = _categories(known, names) == _categories(artifact.categories, names)
     if not same:
@@ -165,7 +165,7 @@ def _categories(table: pa.Table, names: list[str]) -> list[dict[str, Any]]:
 
 
 def _holds(file: Path, name: str, ids: pa.ChunkedArray) -> bool:
-    with reading(file):
+    with reading_parquet(file):
         table = pq.ParquetFile(file).read()
         return name in table.column_names and bool(table[name].equals(ids))
 

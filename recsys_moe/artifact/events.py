@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from recsys_moe.artifact.reading import damaged, reading
+from recsys_moe.artifact.reading import damaged, reading_model
 from recsys_moe.data.events import EventLog
 from recsys_moe.data.item_past import Known
 from recsys_moe.schema import Schema
@@ -43,7 +43,7 @@ def load_events(path: Path, schema: Schema, are_read: bool) -> dict[str, Tensor]
     fit the schema."""
     if not are_read:
         return {}
-    with reading(path):
+    with reading_model(path):
         events = load_file(path)
         is_whole = {name: one.dtype for name, one in events.items()} == TYPES
         is_whole = is_whole and _fits(events, schema)
@@ -56,7 +56,7 @@ def load_items(path: Path, schema: Schema, are_read: bool) -> Known | None:
     """None for a model that reads neither age nor popularity of items. Raises DataError."""
     if not are_read:
         return None
-    with reading(path):
+    with reading_model(path):
         found = load_file(path)
         every = (schema.item.size + 1,)
         wanted = {

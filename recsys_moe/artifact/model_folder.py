@@ -33,7 +33,7 @@ from recsys_moe.artifact.manifest import (
     manifest_of,
     version_of,
 )
-from recsys_moe.artifact.reading import damaged, load_ids, load_seen, reading, whole
+from recsys_moe.artifact.reading import damaged, load_ids, load_seen, reading_model, whole
 from recsys_moe.config.build import build_model
 from recsys_moe.config.files import read_config_file
 from recsys_moe.config.settings import Config, parse_config
@@ -69,11 +69,11 @@ class Artifact:
     """The state of the model's `Encoders`, for users and items that training has not seen; those
     that it has are whole vectors in the tables of `model`. Empty where there are none."""
     categories: pa.Table = field(default_factory=lambda: NO_CATEGORIES)
-    """Of features: `entity`, `feature`, `index` and the `value` as text."""
+    """Of features: `side`, `feature`, `index` and the `value` as text."""
     history: dict[str, torch.Tensor] = field(default_factory=dict)
-    """User u has the rows row[first[u]:first[u + 1]] of `history.table_RW`, item i those of
-    `item_row` and `item_first` of `user_bag.table_RW`; empty for a model
-    without histories, and for one that was written before folders kept them."""
+    """User u has the rows row[first[u]:first[u + 1]] of `item_bag.table_RW`, item i those of
+    `item_row` and `item_first` of `user_bag.table_RW`; empty for a model without item bags,
+    and for one that was written before folders kept them."""
     events: dict[str, torch.Tensor] = field(default_factory=dict)
     """The last known events of users (see artifact/events.py), for sequence encoders."""
     past: Known | None = None
@@ -169,7 +169,7 @@ def load_artifact(path: Path) -> Artifact:
 
 def _load_config(path: Path) -> Config:
     """A wrong setting in a model folder is invalid data, not a wrong option."""
-    with reading(path):
+    with reading_model(path):
         raw = read_config_file(str(path))
     try:
         return parse_config(raw)
@@ -179,12 +179,12 @@ def _load_config(path: Path) -> Config:
 
 
 def _load_encoders(path: Path) -> dict[str, torch.Tensor]:
-    with reading(path):
+    with reading_model(path):
         return with_new_parts(load_file(path)) if path.is_file() else {}
 
 
 def _load_categories(path: Path) -> pa.Table:
-    with reading(path):
+    with reading_model(path):
         if not path.is_file():
             return NO_CATEGORIES
         return whole(pq.read_table(path, columns=NO_CATEGORIES.column_names))
@@ -216,5 +216,5 @@ def _load_model(folder: Path, config: Config, schema: Schema) -> Recommender:
 
 
 def _read_object(path: Path) -> dict[str, Any]:
-    with reading(path):
+    with reading_model(path):
         return read_object(path)

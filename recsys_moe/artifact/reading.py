@@ -22,7 +22,7 @@ have neither."""
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[None]:
+def reading_model(path: Path) -> Iterator[None]:
     """Turns any error of a reader into one DataError with the name of the file."""
     try:
         yield
@@ -40,7 +40,7 @@ def damaged(path: Path, error: object) -> DataError:
 
 
 def load_seen(path: Path, schema: Schema) -> dict[str, torch.Tensor]:
-    with reading(path):
+    with reading_model(path):
         seen = load_file(path)
         ends = [int(end) for end in seen["offsets"][[0, -1]]]
         is_whole = len(seen["offsets"]) == schema.user.size + 1
@@ -58,7 +58,7 @@ def load_seen(path: Path, schema: Schema) -> dict[str, torch.Tensor]:
 
 
 def load_ids(path: Path, feature: Feature) -> pa.Table:
-    with reading(path):
+    with reading_model(path):
         table = whole(pq.read_table(path))
         names = table.column_names
     if feature.name not in names or table.num_rows != feature.size:

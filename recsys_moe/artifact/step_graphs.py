@@ -118,7 +118,7 @@ def write_step_graphs(
 
 
 def following(step: Runner, scorer: Runner, graph: StepGraph) -> Runner:
-    """The outputs of `EventGraph` on its inputs, by one step after the other."""
+    """The outputs of `PastGraph` on its inputs, by one step after the other."""
 
     def run(*inputs: Tensor) -> list[Tensor]:
         *asked, item_BL, value_BL, time_BL, count_B = inputs

@@ -58,7 +58,7 @@ def recommend(
     events: Events = None,
     items: NewItems = None,
     exclude_seen: Annotated[
-        bool, opt("Leave out the user's training positives.", "--exclude-seen")
+        bool, opt("Leave out training positives and items of history and events.", "--exclude-seen")
     ] = False,
     candidates: Annotated[
         str | None, opt("Rank only these items: ids, or CSV, Parquet or TXT.", metavar="FILE|ID,ID")

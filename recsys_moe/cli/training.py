@@ -35,7 +35,7 @@ from recsys_moe.cli.options import (
 )
 from recsys_moe.errors import ConfigError
 from recsys_moe.files import check_place
-from recsys_moe.interrupts import REPORTS
+from recsys_moe.interrupts import REPORTS, STARTED
 from recsys_moe.schema import check_split
 from recsys_moe.train.processes import launch
 from recsys_moe.train.processes.starter import is_started_outside
@@ -144,7 +144,7 @@ def _told_once(*asked: Any, **base: Any) -> tuple[Config, list[Choice]]:
 
 def _left(minutes: float | None) -> float | None:
     """Of `--minutes`, which count from the start of the command: without the loading so far."""
-    return minutes and max(minutes - time.process_time() / 60, minutes / 2)
+    return minutes and max(minutes - (time.monotonic() - STARTED) / 60, minutes / 2)
 
 
 def _runs_in_workers(config: Config, dry_run: bool) -> bool:

@@ -65,7 +65,7 @@ class StoredColumns:
         weight = self.schema.weight
         names += [] if weight is None else [weight]
         names += [one.column for one in self.context]
-        with reading(part):
+        with reading_parquet(part):
             file = pq.ParquetFile(part)
             missing = [name for name in names if name not in file.schema_arrow.names]
             if missing:
@@ -91,7 +91,7 @@ class StoredColumns:
         """Of the rows of one row group: the place in the timeline of the user and the seconds.
         (N,) int64"""
         part, group, _ = self._groups[number]
-        with reading(part):
+        with reading_parquet(part):
             table = pq.ParquetFile(part).read_row_group(group, columns=[EVENT, TIME])
             (known_N, event_N), (timed_N, time_N) = (
                 known_values(table[name], pa.int64()) for name in (EVENT, TIME)
@@ -139,7 +139,7 @@ def _row_groups(folder: Path) -> list[tuple[Path, int, int]]:
         raise DataError(f"{folder} has no Parquet part; prepare the data again")
     groups = []
     for part in parts:
-        with reading(part):
+        with reading_parquet(part):
             metadata = pq.read_metadata(part)
         sizes = [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)]
         groups += [(part, n, rows) for n, rows in enumerate(sizes) if rows]
@@ -195,7 +195,7 @@ def known_values(column: pa.ChunkedArray, kind: pa.DataType) -> tuple[Tensor, Te
 
 
 @contextmanager
-def reading(part: Path) -> Iterator[None]:
+def reading_parquet(part: Path) -> Iterator[None]:
     check_kind(part)
     try:
         yield

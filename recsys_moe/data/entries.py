@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from recsys_moe.data.columns import Rows, known_values, reading
+from recsys_moe.data.columns import Rows, known_values, reading_parquet
 from recsys_moe.data.rows import Columns
 from recsys_moe.errors import DataError
 from recsys_moe.kinds import KINDS, positive_task, rating_task
@@ -49,7 +49,7 @@ def table_rows(features: Sequence[FeatureColumn]) -> int:
 
 def feature_entries(path: Path, features: Sequence[FeatureColumn], entities: int) -> FeatureEntries:
     """Of users.parquet or items.parquet. Raises DataError naming the column."""
-    with reading(path):
+    with reading_parquet(path):
         file = pq.ParquetFile(path)
         for one in features:
             if one.column not in file.schema_arrow.names:
@@ -70,7 +70,7 @@ def entries_of_table(
     """
     parts, base = [], 0
     for one in features:
-        with reading(path):
+        with reading_parquet(path):
             entity_P, row_P, weight_P = _READERS[one.kind](table[one.column], one, path)
         parts.append((entity_P, row_P + base, weight_P))
         base += table_rows([one])

@@ -131,11 +131,12 @@ class EventLog:
         width = max(1, int((stop_M - start_M).max())) if len(start_M) else 1
         place_ML = start_M[:, None] + torch.arange(width)
         place_ML = place_ML.minimum(stop_M[:, None] - 1).clamp(min=0)
-        columns = [self.item_P.long(), self.value_P, self.time_P.double()]
+        columns = [self.item_P, self.value_P, self.time_P]
         if not len(self):
             columns = [column_P.new_zeros(1) for column_P in columns]
         item_ML, value_ML, time_ML = (column_P[place_ML] for column_P in columns)
-        return Events(item_ML, value_ML, time_ML, window_B, end_B - start_M[window_B])
+        windows = item_ML.long(), value_ML, time_ML.double()
+        return Events(*windows, window_B, end_B - start_M[window_B])
 
 
 def window_order(span_N2: Tensor, length: int, generator: torch.Generator) -> Tensor:

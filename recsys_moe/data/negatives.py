@@ -65,6 +65,7 @@ class ResampledNegatives:
         self.rate_I = (positives_I[: self.items].double() + 1) ** power
         self.mean_rates = self._mean_rates(len(drawn_U)) if power else None
         self.rate_U = torch.where(drawn_U > 0, drawn_U.double() ** user_power, 0)
+        self.ends_I, self.ends_U = self.rate_I.cumsum(0), self.rate_U.cumsum(0)
         # (U,): how many times as many negatives a user has on average; 1 where it had none.
         share_U = self.rate_U / self.rate_U.sum() * drawn_U.sum()
         self.more_U = torch.where(drawn_U > 0, share_U / drawn_U, 1)
@@ -136,7 +137,7 @@ class ResampledNegatives:
     def _draw_users(self, user_M: Tensor, generator: torch.Generator) -> Tensor:
         if self.user_power == 1:
             return user_M
-        return _draw(self.rate_U, len(user_M), generator)
+        return _draw(self.ends_U, len(user_M), generator)
 
     def _draw_items(
         self, user_M: Tensor, time_M: Tensor | None, generator: torch.Generator
@@ -157,7 +158,7 @@ class ResampledNegatives:
     def _draw_any(self, size: int, generator: torch.Generator) -> Tensor:
         if not self.power:
             return torch.randint(self.items, (size,), generator=generator)
-        return _draw(self.rate_I, size, generator)
+        return _draw(self.ends_I, size, generator)
 
     def _offsets(self, rows: Columns) -> Tensor | None:
         """(N, T): 0 in tasks without sampled negatives; the user's part only for the OOV item."""
@@ -202,11 +203,10 @@ class _Moments:
         return {name: column[row_M] for name, column in self.columns.items()}
 
 
-def _draw(rate_X: Tensor, size: int, generator: torch.Generator) -> Tensor:
-    """Indices (size,) in proportion to their rates."""
-    ends_X = rate_X.cumsum(0)
+def _draw(ends_X: Tensor, size: int, generator: torch.Generator) -> Tensor:
+    """Indices (size,) in proportion to their rates, whose cumulative sums these are."""
     place = torch.rand(size, generator=generator, dtype=torch.float64) * ends_X[-1]
-    return torch.searchsorted(ends_X, place, right=True).clamp(max=len(rate_X) - 1)
+    return torch.searchsorted(ends_X, place, right=True).clamp(max=len(ends_X) - 1)
 
 
 def _check_drawn(schema: Schema) -> None:

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import torch
 from torch import Tensor
 
-from recsys_moe.data.columns import known_values, reading
+from recsys_moe.data.columns import known_values, reading_parquet
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import TIME
 
@@ -33,7 +33,7 @@ def row_times(folder: Path, split: str, option: str) -> Tensor:
 
 
 def _times(part: Path) -> Tensor | None:
-    with reading(part):
+    with reading_parquet(part):
         file = pq.ParquetFile(part)
         if TIME not in file.schema_arrow.names:
             return None

@@ -284,5 +284,7 @@ class Predictor(IndexScorer, LiveEvents):
             raise DataError(
                 f"users and items must have the same length, got {len(user)} and {len(item)}"
             )
-        request = self._asked(user, context, events).with_items(item.index_N)
+        request = self._asked(user, context, events)
+        known_N = item.index_N.where(item.index_N >= 0, self.items.feature.size)
+        request = request.with_items(known_N)._replace(item=item.index_N)
         return request, self.cold_users.encoder(user.parts, item.parts)

@@ -177,11 +177,13 @@ class Kind(ABC):
         """Loss of each row of a batch, unweighted, 0 where the label is missing (NaN). (B,)
 
         `user_B` and `weight_B` are for losses that look at several rows; None: not known.
-        The label is replaced before the loss is taken: a NaN multiplied by a zero mask afterwards
-        would still reach the gradient.
+        Label and logit are replaced before the loss is taken: a NaN or an overflow multiplied by a
+        zero mask afterwards would still reach the gradient.
         """
         missing_B = labels_B.isnan()
-        losses_B = self.row_loss(logits_B, labels_B.masked_fill(missing_B, self.filler))
+        absent = missing_B if logits_B.ndim == missing_B.ndim else missing_B[..., None]
+        given = logits_B.masked_fill(absent, 0), labels_B.masked_fill(missing_B, self.filler)
+        losses_B = self.row_loss(*given)
         return losses_B.masked_fill(missing_B, 0)
 
     filler: ClassVar[float] = 0.0

@@ -67,15 +67,15 @@ class Ordinal(Regression):
         loss = -sum(share * math.log(share) for share in self.shares)
         return Constant(0.0, 1.0, loss or 1.0)
 
-    def _thresholds(self, like: Tensor) -> Tensor:
-        """t_k (K - 1,), ascending."""
+    def _thresholds(self) -> list[float]:
+        """t_k, K - 1 of them, ascending."""
         below = list(accumulate(self.shares))[:-1]
-        return like.new_tensor([math.log(share / max(1 - share, 1e-9)) for share in below])
+        return [math.log(share / max(1 - share, 1e-9)) for share in below]
 
     def link(self, logits: Tensor) -> Tensor:
         """The mean: the lowest level and what each step up adds times its probability."""
         steps_K = logits.new_tensor([after - before for before, after in pairwise(self.levels)])
-        above = (logits[..., None] - self._thresholds(logits)).sigmoid()
+        above = (logits[..., None] - logits.new_tensor(self._thresholds())).sigmoid()
         return self.levels[0] + (above * steps_K).sum(-1)
 
     def places(self, labels_B: Tensor) -> Tensor:
@@ -91,13 +91,15 @@ class Ordinal(Regression):
         import torch
         from torch.nn import functional
 
-        t_K = self._thresholds(logits_B)
-        gaps_BK = logits_B[..., None] - t_K
+        cuts = self._thresholds()
+        gaps_BK = logits_B[..., None] - logits_B.new_tensor(cuts)
         zeros_B = torch.zeros_like(logits_B)[..., None]
         above_BK = torch.cat([zeros_B, functional.logsigmoid(gaps_BK)], -1)
         below_BK = torch.cat([functional.logsigmoid(-gaps_BK), zeros_B], -1)
-        between = functional.pad(torch.log(-torch.expm1(-t_K.diff())), (1, 1))
-        return above_BK + below_BK + between[: len(self.levels)]
+        # In double: two thresholds about a rare level are one in float32.
+        between = [math.log(-math.expm1(low - high)) for low, high in pairwise(cuts)]
+        between_K = logits_B.new_tensor([0.0, *between, 0.0][: len(self.levels)])
+        return above_BK + below_BK + between_K
 
     def row_loss(self, logits_B: Tensor, labels_B: Tensor) -> Tensor:
         place_B = self.places(labels_B)[..., None]
@@ -111,7 +113,7 @@ class Ordinal(Regression):
     def derivatives(self, logits_N: Tensor, labels_N: Tensor) -> tuple[Tensor, Tensor]:
         from torch.nn import functional
 
-        t_K, place_N = self._thresholds(logits_N), self.places(labels_N)
+        t_K, place_N = logits_N.new_tensor(self._thresholds()), self.places(labels_N)
         ends = (
             functional.pad(t_K, (1, 0), value=-math.inf),
             functional.pad(t_K, (0, 1), value=math.inf),

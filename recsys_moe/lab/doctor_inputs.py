@@ -30,7 +30,7 @@ def look_at_data(folder: Path) -> dict[str, Any]:
     """Facts about a prepared folder, read as in training. Raises DataError."""
     import pyarrow.parquet as pq
 
-    from recsys_moe.data.columns import StoredColumns, reading
+    from recsys_moe.data.columns import StoredColumns, reading_parquet
 
     schema = Schema.load(folder)
     rows = {}
@@ -39,7 +39,7 @@ def look_at_data(folder: Path) -> dict[str, Any]:
         columns.group(0)  # its columns and their ranges
         rows[split] = len(columns)
     for feature, file in ((schema.user, "users.parquet"), (schema.item, "items.parquet")):
-        with reading(folder / file):
+        with reading_parquet(folder / file):
             count = pq.read_metadata(folder / file).num_rows
         if count != feature.size:
             raise DataError(
@@ -61,7 +61,7 @@ def _look_at_features(folder: Path, schema: Schema) -> dict[str, str]:
     """Kinds by name. Of the split files the first row group is read."""
     import pyarrow.parquet as pq
 
-    from recsys_moe.data.columns import reading
+    from recsys_moe.data.columns import reading_parquet
     from recsys_moe.data.entries import entries_of_table, feature_entries
 
     for entity in ("user", "item"):
@@ -71,7 +71,7 @@ def _look_at_features(folder: Path, schema: Schema) -> dict[str, str]:
             feature_entries(folder / f"{entity}s.parquet", features, size)
     for split in SPLITS if schema.context_features else ():
         path = min((folder / split).glob("*.parquet"))
-        with reading(path):
+        with reading_parquet(path):
             table = pq.ParquetFile(path).read_row_group(0)
         entries_of_table(table, schema.context_features, path)
     _check_vocabularies(folder / "features.parquet", schema)
@@ -84,12 +84,12 @@ def _check_vocabularies(path: Path, schema: Schema) -> None:
     """Every category has a text, and each feature has the size in schema.json."""
     import pandas as pd
 
-    from recsys_moe.data.columns import reading
+    from recsys_moe.data.columns import reading_parquet
 
     if not path.is_file():
         raise DataError(f"{path} is missing; prepare the data again")
     try:
-        with reading(path):
+        with reading_parquet(path):
             known = dict(list(pd.read_parquet(path).groupby(["side", "feature"], sort=False)))
         for entity in ENTITIES:
             for one in getattr(schema, f"{entity}_features"):

@@ -93,11 +93,11 @@ class Ranker:
 
     def _trend(
         self, users: Request, user_UD: Tensor, place_B: Tensor, item_B: Tensor, column: int
-    ) -> Tensor | float:
+    ) -> Tensor:
         """What age and popularity of items add to the logits (B,) of a column."""
         trend, moment = self.model.trend, users.moment
         if trend is None or moment is None:
-            return 0.0
+            return torch.zeros(len(place_B))
         moment = moment.each(lambda one: one[place_B]).about(item_B)
         added_B: Tensor = trend(user_UD[place_B], moment)[:, column]
         return added_B

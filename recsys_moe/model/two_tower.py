@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from recsys_moe.model.draws import Draws
 from recsys_moe.model.output import Output
-from recsys_moe.model.ranker import Ranker, Scorer
+from recsys_moe.model.ranker import ROWS_PER_CHUNK, Ranker, Scorer
 from recsys_moe.model.recommender import Recommender
 from recsys_moe.model.request import Request, of_items
 from recsys_moe.model.settings import ModelConfig
@@ -75,10 +75,15 @@ class TwoTowerRanker(Ranker):
         user_UD = model.encode_users(users)
         user_UR = model.users_of_tasks(user_UD)[:, column]
         logits_UN = user_UR @ self._items()[item_N, column].t()
-        if model.trend is not None:
-            place_B = torch.arange(users.rows).repeat_interleave(len(item_N))
-            added = self._trend(users, user_UD, place_B, item_N.repeat(users.rows), column)
-            logits_UN += added if isinstance(added, float) else added.view_as(logits_UN)
+        if model.trend is not None and users.moment is not None:
+            at_once = max(1, ROWS_PER_CHUNK // max(1, len(item_N)))
+            for place_U in torch.arange(users.rows).split(at_once):
+                place_B, item_B = (
+                    place_U.repeat_interleave(len(item_N)),
+                    item_N.repeat(len(place_U)),
+                )
+                added_B = self._trend(users, user_UD, place_B, item_B, column)
+                logits_UN[place_U] += added_B.view(len(place_U), len(item_N))
         if model.biases is None:
             return logits_UN
         return model.biases.of_task(logits_UN, known.user[:, None], item_N, column)

@@ -53,7 +53,7 @@ class HashRouter(Router):
             return
         counts = user_counts.cpu()
         seen = counts.nonzero().squeeze(-1)
-        experts = balanced_assignment(counts[seen].tolist(), self.shape.num_experts)
+        experts = assign_users(counts[seen].tolist(), self.shape.num_experts)
         self.expert_U[seen.to(self.expert_U.device)] = torch.tensor(experts).to(self.expert_U)
 
     def forward(self, x_BD: Tensor, user_B: Tensor | None = None) -> Routing:
@@ -65,7 +65,7 @@ class HashRouter(Router):
         return Routing(selected_BE.to(full_precision(x_BD).dtype), selected_BE)
 
 
-def balanced_assignment(counts: list[int], num_experts: int) -> list[int]:
+def assign_users(counts: list[int], num_experts: int) -> list[int]:
     """Expert of each user: by decreasing count to the least loaded expert, ties to lower indices.
 
     O(U log E). Largest loads differ by no more than the largest count.

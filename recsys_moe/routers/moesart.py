@@ -58,6 +58,15 @@ class MoesartRouter(JointRouter):
                     "expert gives its router no gradient; use k=2 or the topk router"
                 )
 
+        @property
+        def remarks(self) -> list[str]:
+            if self.strategy != "iii":
+                return []
+            return [
+                "model.router.strategy is iii: the tasks give the router no gradient, and it keeps "
+                "its initial probabilities; use strategy=3, the method"
+            ]
+
     summary = "samples k experts per example by the dense softmax, corrects their weights (MOESART)"
 
     @property

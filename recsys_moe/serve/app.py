@@ -91,7 +91,7 @@ def build_app(service: Service) -> FastAPI:
     add_page(app)
     paths = frozenset(getattr(route, "path", "") for route in app.routes)
     app.add_middleware(
-        http.Observed,
+        http.Metered,
         metrics=service.metrics,
         paths=paths,
         hosts=service.hosts,

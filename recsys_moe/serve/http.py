@@ -60,7 +60,7 @@ def check_key(request: Request, key: str | None) -> None:
         raise refuse(401, message, {"WWW-Authenticate": "Bearer"})
 
 
-class Observed:
+class Metered:
     """ASGI middleware: counts and times every answer; turns a crash into a 500 in our shape.
 
     Requests whose `Host` is not one of `hosts` are refused. `paths`: the routes that counters may

@@ -11,7 +11,7 @@ import recsys_moe
 from recsys_moe.artifact.idle import IDLE_WORDS, idle_experts, spared_experts
 from recsys_moe.artifact.model_folder import Artifact
 from recsys_moe.config.encoders import TIME_FEATURE as TIME
-from recsys_moe.inference.attribution.expert_profiles import Trait
+from recsys_moe.inference.attribution.expert_profiles import Trait, spread
 from recsys_moe.inference.cold_start.features import FeatureReader
 from recsys_moe.inference.context import ContextReader
 from recsys_moe.inference.ranking.item_filters import filter_columns
@@ -113,7 +113,7 @@ def describe(loaded: Loaded, limits: Limits) -> ModelReply:
         data=schema.name,
         users=schema.user.size,
         items=schema.item.size,
-        example_users=_spread(predictor.users.ids),
+        example_users=_some_of(predictor.users.ids),
         tasks=[_task(task, artifact, loads) for task in schema.tasks],
         score_names=list(predictor.score_names),
         item_columns=filter_columns(artifact.items),
@@ -183,7 +183,5 @@ def _experts(loaded: Loaded, idle: list[int]) -> list[ExpertInfo]:
     ]
 
 
-def _spread(ids: pa.Array) -> list[int | str]:
-    """Up to EXAMPLES ids, evenly spaced."""
-    step = max(1, len(ids) // EXAMPLES)
-    return list(ids[::step][:EXAMPLES].to_pylist())
+def _some_of(ids: pa.Array) -> list[int | str]:
+    return list(ids.take(pa.array(spread(len(ids), EXAMPLES).numpy())).to_pylist())

@@ -66,7 +66,7 @@ class RecommendRequest(Request):
     k: StrictInt = Field(default=10, ge=1)
     """Items per user."""
     exclude_seen: StrictBool = False
-    """Leave out the items the user interacted with in training."""
+    """Leave out the user's positives of training, and the items of the history and the events."""
     candidates: list[Id] | None = None
     """Rank only these items."""
     where: list[Text] = Field(default=[], max_length=16, examples=[[]])

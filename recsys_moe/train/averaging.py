@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -48,6 +50,15 @@ class WeightAverage(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._exchange(pl_module)
+
+    @contextmanager
+    def in_use(self, module: LightningModule) -> Iterator[None]:
+        """With the weights that are validated."""
+        self._exchange(module)
+        try:
+            yield
+        finally:
+            self._exchange(module)
 
     def _exchange(self, module: LightningModule) -> None:
         for name, value in _named_parameters(module) if self.mean else ():

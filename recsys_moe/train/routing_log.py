@@ -17,7 +17,8 @@ from recsys_moe.files import replacing
 
 
 class RoutingLog(Callback):
-    """Adds the top experts of a sample of validation rows to routing.safetensors after each epoch.
+    """Adds the top experts of a sample of validation rows to routing.safetensors after each epoch,
+    by the weights that were validated.
 
     Each checkpoint holds the content, so that a resumed run writes the file of an uninterrupted
     one. On several devices the first process writes it.
@@ -51,7 +52,8 @@ class RoutingLog(Callback):
             self._sample = take_rows(rows, self._content["row"])
         request = self._sample.request.to(pl_module.device)
         self._add("epoch", torch.tensor(trainer.current_epoch + 1))
-        self._add("top", top_experts(model, request))
+        with pl_module.average.in_use(pl_module):  # type: ignore[union-attr, operator]
+            self._add("top", top_experts(model, request))
         self._write()
 
     def _add(self, name: str, values: Tensor) -> None:

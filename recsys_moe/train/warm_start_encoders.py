@@ -25,7 +25,7 @@ from recsys_moe.artifact.manifest import VOCABULARIES
 from recsys_moe.artifact.model_folder import NO_CATEGORIES, Artifact
 from recsys_moe.config.encoders import BagKey, bag_levels, chosen_context, chosen_features
 from recsys_moe.config.settings import Config
-from recsys_moe.data.columns import reading
+from recsys_moe.data.columns import reading_parquet
 from recsys_moe.data.entries import line_of_levels, matched_levels, table_rows
 from recsys_moe.errors import DataError
 from recsys_moe.model.encoders.features import Features
@@ -99,7 +99,7 @@ def _chosen(config: Config, schema: Schema) -> dict[str, tuple[FeatureColumn, ..
 def _categories(path: Path) -> pa.Table:
     if not path.is_file():
         return NO_CATEGORIES
-    with reading(path):
+    with reading_parquet(path):
         return pq.read_table(path, columns=NO_CATEGORIES.column_names)
 
 

@@ -328,3 +328,22 @@ def test_names_of_metrics_and_of_the_kind_fit_together(name: str) -> None:
     task = Task(name="t", kind=name, column="t", low=1.0, high=2.0)
     assert kind_of(task) == replace(kind, low=1.0, high=2.0)
     assert isinstance(kind_of(task), Kind)
+
+
+@pytest.mark.parametrize("name", KIND_NAMES)
+def test_a_logit_that_overflows_without_a_label_leaves_the_others_their_gradient(name: str) -> None:
+    kind = kind_for(name)
+    for extreme in (200.0, -200.0):
+        logits = torch.tensor([0.5, extreme], requires_grad=True)
+        labels = torch.tensor([LABELS[name][-1], NAN])
+        kind.row_losses(spread(kind, logits), labels).sum().backward()
+        assert logits.grad is not None and logits.grad[1] == 0 and logits.grad[0].isfinite()
+
+
+def test_a_level_without_training_rows_among_many_has_a_finite_loss() -> None:
+    counts = {"level 1.0": 3e7, "level 2.0": 0, "level 3.0": 7e7}
+    levels, shares = KINDS["ordinal"].levels_of({"train": counts})
+    kind = replace(KINDS["ordinal"], levels=levels, shares=shares)
+    # At logit 0 each level has its share: half a row of 1e8.
+    found = kind.row_loss(torch.zeros(1), torch.tensor([2.0]))
+    assert found.item() == pytest.approx(-math.log(0.5 / 1e8), abs=0.01)

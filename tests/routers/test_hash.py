@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from recsys_moe.routers import RouterShape
-from recsys_moe.routers.hash import HashRouter, balanced_assignment
+from recsys_moe.routers.hash import HashRouter, assign_users
 
 USERS = 12_000
 
@@ -55,9 +55,9 @@ def test_the_oov_user_has_an_entry_too() -> None:
     assert experts_of(make(users=5), torch.tensor([5])).tolist() == [make(users=5).expert_U[5]]
 
 
-def test_balanced_assignment_golden() -> None:
+def test_assign_users_golden() -> None:
     """5 -> 0 (5, 0), 4 -> 1 (5, 4), 3 -> 1 (5, 7), 3 -> 0 (8, 7), 1 -> 1 (8, 8)."""
-    assert balanced_assignment([5, 4, 3, 3, 1], 2) == [0, 1, 1, 0, 1]
+    assert assign_users([5, 4, 3, 3, 1], 2) == [0, 1, 1, 0, 1]
 
 
 def naive_assignment(counts: list[int], num_experts: int) -> list[int]:
@@ -70,7 +70,7 @@ def naive_assignment(counts: list[int], num_experts: int) -> list[int]:
 
 @given(st.lists(st.integers(1, 50), max_size=30), st.integers(1, 5))
 def test_the_heap_equals_a_plain_search_for_the_least_loaded(counts: list[int], n: int) -> None:
-    assert balanced_assignment(counts, n) == naive_assignment(counts, n)
+    assert assign_users(counts, n) == naive_assignment(counts, n)
 
 
 def test_balanced_spreads_the_training_rows_and_leaves_other_users_alone() -> None:

@@ -262,3 +262,8 @@ def test_the_adjusted_expert_is_one_of_the_possible_ones() -> None:
     g = 1 / (1 + math.exp(-1))  # of expert 0; the correction of the other is 1 / (k - 1) = 1/2
     expected = {round(w, 4) for w in (g / (g + 0.5), 0.5 / (0.5 + 1 - g))}
     assert {round(w, 4) for w in drawn.weights_BE[:, 0].tolist()} == expected
+
+
+def test_the_strategy_without_a_gradient_says_so() -> None:
+    assert "is iii: the tasks give" in MoesartRouter.Config(strategy="iii").remarks[0]
+    assert MoesartRouter.Config().remarks == []

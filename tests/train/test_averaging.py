@@ -12,8 +12,12 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from recsys_moe.artifact.routing_history import top_experts
+from recsys_moe.model.recommender import Recommender
+from recsys_moe.model.request import Request
 from recsys_moe.schema import Schema
-from recsys_moe.train.averaging import AVERAGE, STRIDE, WeightAverage
+from recsys_moe.train import routing_log
+from recsys_moe.train.averaging import AVERAGE, STRIDE, WeightAverage, averaged
 from recsys_moe.train.fit import fit
 from recsys_moe.train.resume import read_checkpoint
 from tests.conftest import TINY_MODEL
@@ -108,3 +112,20 @@ def test_a_run_without_a_mean_so_far_gets_one_where_it_goes_on() -> None:
     module = torch.nn.Linear(2, 1)
     callback.on_fit_start(Any, module)  # type: ignore[arg-type]
     assert callback.mean["weight"].equal(module.weight)
+
+
+def test_the_routing_log_is_of_the_weights_that_are_validated(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[Tensor] = []
+
+    def recorded(model: Recommender, request: Request) -> Tensor:
+        used.append(model.user_embedding.weight.detach().clone())
+        return top_experts(model, request)
+
+    monkeypatch.setattr(routing_log, "top_experts", recorded)
+    run = train(prepared, tmp_path / "run", 0.99)
+    checkpoint = read_checkpoint(run / "checkpoints" / "last.ckpt").state
+    name = "model.user_embedding.weight"
+    assert torch.equal(used[-1], averaged(checkpoint)[name])
+    assert not torch.equal(used[-1], checkpoint["state_dict"][name])

@@ -12,11 +12,13 @@ import pytest
 import torch
 
 from recsys_moe.config.build import build_model
+from recsys_moe.config.settings import parse_config
 from recsys_moe.data.rows import Columns
 from recsys_moe.inference.events.live import MOST_ROWS
 from recsys_moe.inference.files.events import observe_file
 from recsys_moe.inference.files.predict import predict_file
-from recsys_moe.inference.predictor import ColdUser, Event, Predictor
+from recsys_moe.inference.predictor import ColdItem, ColdUser, Event, Predictor
+from recsys_moe.model import two_tower
 from recsys_moe.model.old_names import with_later_parts
 from recsys_moe.model.request import Moment
 from recsys_moe.schema import Schema
@@ -177,3 +179,36 @@ def test_weights_from_before_the_layer_score_as_they_did(timely: Path) -> None:
     when = Moment(at, at - 9, at.float(), at.float(), at.float())
     layers = (one.encoders.sequence.since_last for one in (model, other))
     assert all(torch.equal(layer(said_BD, when), said_BD) for layer in layers)
+
+
+def test_a_new_item_has_the_age_and_popularity_of_no_other(timely: Path) -> None:
+    predictor = Predictor.load(timely)
+    request, _ = predictor._pairs(["u1"] * 3, [ColdItem()] * 2 + ["i2"], {"time": LATER})
+    assert request.moment is not None
+    for values_B in (request.moment.age, request.moment.popularity):
+        assert values_B.isnan().tolist() == [True, True, False]
+    scores = predictor.score(["u1"] * 3, [ColdItem()] * 3, context={"time": LATER}).tasks["watch"]
+    assert len({float(one) for one in scores}) == 1
+
+
+def test_two_towers_rank_the_same_however_many_pairs_are_computed_at_once(
+    timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = {"name": "two_tower", "embedding_dim": 8, "time_features": "all"}
+    settings = {"model": model, "trainer": {"max_epochs": 1}}
+    fit(parse_config(settings), timed, tmp_path / "run")
+    predictor = Predictor.load(tmp_path / "run")
+    assert predictor.artifact.model.trend is not None
+    users, lists = [f"u{n}" for n in range(5)], []
+    for pairs in (two_tower.ROWS_PER_CHUNK, 1):  # all users at once, one by one
+        monkeypatch.setattr(two_tower, "ROWS_PER_CHUNK", pairs)
+        found = predictor.recommend(users, 4, context={"time": LATER})
+        lists.append([one.scores["watch"] for ranked in found for one in ranked])
+    assert lists[0] == pytest.approx(lists[1], rel=1e-5)
+    of_pairs = predictor.score(
+        [user for user, ranked in zip(users, found, strict=True) for _ in ranked],
+        [one.item for ranked in found for one in ranked],
+        context={"time": LATER},
+    )
+    assert lists[0] == pytest.approx(of_pairs.tasks["watch"].tolist(), rel=1e-4)
+    assert predictor.recommend(users, 4, candidates=["nobody's"]) == [[]] * 5

@@ -18,7 +18,8 @@ logger = logging.getLogger("recsys_moe")
 def observe_file(predictor: Predictor, path: Path) -> None:
     """Let `predictor` see the events of a file as `serve --events` does, in the same form.
 
-    The file is only read; no event is too old, and no user is evicted. Raises ConfigError for a
+    The file is only read; no event is too old, no user is evicted, and popularity is known at any
+    of its times. Raises ConfigError for a
     model that reads no events, DataError with the line.
     """
     store, reader = predictor.store, predictor.cold_users.events
@@ -33,7 +34,7 @@ def observe_file(predictor: Predictor, path: Path) -> None:
             f"--events {path}: {fault}; pass a file that `serve --events` wrote, or one with a "
             "JSON object a line"
         )
-    store.max_users = sys.maxsize
+    store.max_users = store.max_events = sys.maxsize
     store.keep(_checked(path, reader.check, store.check))
     logger.info("%s: events of %d user%s", path, len(store), "s"[len(store) == 1 :])
 

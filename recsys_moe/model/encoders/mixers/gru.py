@@ -6,7 +6,6 @@ Axes: M windows, L places, D width.
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from recsys_moe.model.encoders.mixers.base import Mixer, State, after
@@ -34,10 +33,5 @@ class GRU(Mixer):
         return (next(self.gru.parameters()).new_zeros(rows, self.dim),)
 
     def step(self, x_MD: Tensor, time_M: Tensor, state: State) -> tuple[Tensor, State]:
-        from_x, from_hidden, *biases = self.gru.parameters()
-        new = F.linear(x_MD, from_x, biases[0]).chunk(3, -1)
-        old = F.linear(state[0], from_hidden, biases[1]).chunk(3, -1)
-        reset_MD, keep_MD = torch.sigmoid(new[0] + old[0]), torch.sigmoid(new[1] + old[1])
-        candidate_MD = torch.tanh(new[2] + reset_MD * old[2])
-        hidden_MD = candidate_MD + keep_MD * (state[0] - candidate_MD)
+        hidden_MD = torch.gru_cell(x_MD, state[0], *self.gru.parameters())
         return hidden_MD, (hidden_MD,)
