@@ -24,12 +24,19 @@ class _Behind(NamedTuple):
     by_epoch: dict[int, float]
 
     @property
-    def is_higher(self) -> bool:
-        return self.metric in HIGHER_IS_BETTER
+    def best(self) -> int:
+        better = max if self.metric in HIGHER_IS_BETTER else min
+        return better(self.by_epoch, key=self.by_epoch.__getitem__)
 
     @property
-    def best(self) -> int:
-        return (max if self.is_higher else min)(self.by_epoch, key=self.by_epoch.__getitem__)
+    def value(self) -> float:
+        """Of the best epoch."""
+        return self.by_epoch[self.best]
+
+    @property
+    def figure(self) -> str:
+        """Of the best epoch, in words."""
+        return f"{metric_title(self.metric)} {self.value:.4f}"
 
 
 def remedies(
@@ -42,36 +49,69 @@ def remedies(
     for task in schema.tasks:
         behind = _behind(result, epochs, task)
         counts = schema.labels.get("train", {}).get(task.name, {})
-        if behind and (found := KINDS[task.kind].advice_behind(counts) or _of_run(behind, config)):
+        if behind is None:
+            continue
+        of_labels, of_run = KINDS[task.kind].advice_behind(counts), _ahead(behind, result, epochs)
+        of_run = of_run or ("" if of_labels else _of_run(behind, config))
+        if found := "; ".join(filter(None, (of_run, of_labels))):
             yield f"{task.name}: {found}"
 
 
 def _behind(result: dict[str, Any], epochs: Mapping[int, Numbers], task: Task) -> _Behind | None:
     """The first metric that a baseline is not beaten in."""
-    for name, metrics in result["baselines"].get(task.name, {}).items():
-        for metric, bound in metrics.items():
-            if any(missed({**result, "baselines": {task.name: {name: {metric: bound}}}})):
-                column = f"val/{task.name}/{metric}"
-                numbers = {epoch: row.get(column) for epoch, row in epochs.items()}
-                by_epoch = {epoch: one for epoch, one in numbers.items() if one is not None}
-                return _Behind(task, metric, bound, by_epoch)
+    for place, name, metric in _places(result):
+        if place == task.name:
+            bound = result["baselines"][place][name][metric]
+            numbers = {n: row.get(f"val/{place}/{metric}") for n, row in epochs.items()}
+            by_epoch = {n: one for n, one in numbers.items() if one is not None}
+            return _Behind(task, metric, bound, by_epoch)
     return None
+
+
+def _ahead(behind: _Behind, result: dict[str, Any], epochs: Mapping[int, Numbers]) -> str:
+    """Of an epoch in which the metric was ahead, and all that is ahead now was so too."""
+    if not behind.by_epoch or not _is_ahead(behind.metric, behind.value, behind.bound):
+        return ""
+    before = {**result, "tasks": _at(result["tasks"], epochs[behind.best])}
+    if not {*_places(before)} <= {*_places(result)}:
+        return ""
+    what = f"{behind.task.name}/{behind.metric}"
+    return f"epoch {behind.best} had {behind.figure}; try trainer.monitor={what}"
+
+
+def _is_ahead(metric: str, value: float, bound: float) -> bool:
+    return value > bound if metric in HIGHER_IS_BETTER else value < bound
+
+
+def _at(tasks: dict[str, Any], numbers: Numbers) -> dict[str, Any]:
+    """The metrics of an epoch, where metrics.csv has them."""
+    return {
+        task: {name: numbers.get(f"val/{task}/{name}", own) for name, own in metrics.items()}
+        for task, metrics in tasks.items()
+    }
+
+
+def _places(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Task, baseline and metric of each baseline that is not beaten."""
+    for task, named in result["baselines"].items():
+        for name, metrics in named.items():
+            for metric, bound in metrics.items():
+                one = {**result, "baselines": {task: {name: {metric: bound}}}}
+                if any(missed(one)):
+                    yield task, name, metric
 
 
 def _of_run(behind: _Behind, config: Config) -> str:
     """By when the metric was best."""
     if not behind.by_epoch:
         return ""
-    name, best, last = behind.task.name, behind.best, max(behind.by_epoch)
-    value = behind.by_epoch[best]
-    figure = f"{metric_title(behind.metric)} {value:.4f}"
-    if value > behind.bound if behind.is_higher else value < behind.bound:
-        return f"epoch {best} had {figure}; try trainer.monitor={name}/{behind.metric}"
+    best, last, figure = behind.best, max(behind.by_epoch), behind.figure
     if best * EARLY <= last:
         rate = f"{config.optim.lr / 4:.2g}"
         return f"epoch {best} of {last} had the best {figure}; try optim.lr={rate}"
     if best == last == config.trainer.max_epochs:
-        return f"epoch {last}, the last, had the best {figure}; try --max-epochs {2 * last}"
+        more = f"--max-epochs {2 * last}, or more --minutes"
+        return f"epoch {last}, the last, had the best {figure}; try {more}"
     if config.model.user_ids and not config.model.biases:
         return "try model.biases=true, which starts at the means of users and items"
     return ""

@@ -36,12 +36,14 @@ def explain(
     as_json: Json = False,
 ) -> None:
     """List the settings that `fit` without --config chooses for the data, and why."""
-    from recsys_moe.config.auto import choices
-    from recsys_moe.config.settings import select_router
+    from recsys_moe.config.auto import with_choices
+    from recsys_moe.config.settings import parse_config, select_router
     from recsys_moe.schema import Schema
 
     given = typed_sections({}, set_ or [])
-    made = choices(Schema.load(data), select_router(given, router)[0] if router else given)
+    given = select_router(given, router)[0] if router else given
+    resolved, made = with_choices(given, Schema.load(data), everything=True)
+    parse_config(resolved)
     if as_json:
         print(json.dumps([one._asdict() for one in made]))
     else:

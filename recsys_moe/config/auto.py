@@ -12,7 +12,7 @@ from typing import Any
 from recsys_moe.config.auto_order import order_rule
 from recsys_moe.config.auto_rules import INSTEAD, RULES, Choice, Facts
 from recsys_moe.config.diff import flat
-from recsys_moe.config.files import merge, merge_all, nested, router_section
+from recsys_moe.config.files import merge, merge_all, nested, router_section, without
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError
 from recsys_moe.schema import Schema
@@ -46,17 +46,18 @@ def with_choices(
 ) -> tuple[dict[str, Any], list[Choice]]:
     """`raw` sections with the choices for every `auto`, and these choices.
 
-    `everything`: a setting that is left out counts as `auto`.
+    `everything`: a setting that is left out counts as `auto`. Where the data decide nothing, an
+    `auto` stands for the default.
     """
     asked = {key for key, value in flat(raw) if value == AUTO and key in KEYS}
     if not (asked or everything):
         return raw, []
     made = [one for one in choices(schema, raw) if everything or one.key in asked]
-    missing = asked - {one.key for one in made}
-    if missing:
-        raise ConfigError(f"{min(missing)} has no automatic value with these settings; give one")
     router = router_section(raw)
     own = merge(raw, nested("model.router", router)) if router else raw
+    for key in sorted(asked - {one.key for one in made}):
+        logger.info("%s=auto: nothing to choose for these data, so the default stays", key)
+        own = without(own, key)
     return merge_all([own, *(nested(one.key, one.value) for one in made)]), made
 
 

@@ -192,7 +192,7 @@ def unusual_labels(facts: Facts) -> str:
     """Why labels need fitted means; empty where they do not."""
     for counts in facts.ratings:
         mean, std = counts.get("mean", 0.0), counts.get("std", 1.0)
-        if not USUAL_STD[0] <= std <= USUAL_STD[1] or abs(mean) > USUAL_MEAN:
+        if std and not USUAL_STD[0] <= std <= USUAL_STD[1] or abs(mean) > USUAL_MEAN:
             return f"a label has mean {mean:.3g} and deviation {std:.3g}: scaled to 0 and 1"
     if any(kind_of(task).headline == "d2" for task in facts.schema.tasks):
         return "counts or durations: without their means, those of new ids are far too small"
@@ -219,7 +219,7 @@ def _optimizer(facts: Facts) -> None:
     decay = float(f"{7e-5 * (157_500 / max(facts.rows, 1000)) ** 0.85:.1g}")
     why = f"{facts.rows:,} rows; 7e-5 for 157,500 and 1e-5 for 1.6 million"
     facts.choose("optim.weight_decay", decay, why)
-    facts.choose("optim.schedule", "cosine", "ends where the rate does: no overfitting after")
+    facts.choose("optim.schedule", "cosine", "the rate ends where training does")
     window = min(1.1 * facts.steps, 250)
     why = f"a mean over the last {window:.0f} steps; an epoch has {facts.steps}"
     facts.choose("optim.ema_decay", round(1 - 1 / max(window, 2), 3), why)
@@ -227,7 +227,8 @@ def _optimizer(facts: Facts) -> None:
     if facts.values["optim.schedule"] == "cosine":
         epochs = 20 if facts.rows >= MANY_ROWS else 24
         facts.choose("trainer.max_epochs", epochs, "length of the cosine")
-        facts.choose("trainer.patience", 8, "a third of the epochs")
+        most = facts.values["trainer.max_epochs"]
+        facts.choose("trainer.patience", 8, f"of {most} epochs: later ones are seldom better")
 
 
 def _precision(facts: Facts) -> None:

@@ -91,6 +91,14 @@ def nested(key: str, value: Any) -> dict[str, Any]:
     return typing.cast(dict[str, Any], value)
 
 
+def without(sections: dict[str, Any], key: str) -> dict[str, Any]:
+    """Less the value of `a.b`; `sections` are not changed."""
+    first, _, rest = key.partition(".")
+    if rest:
+        return {**sections, first: without(sections[first], rest)}
+    return {name: value for name, value in sections.items() if name != first}
+
+
 def merge(base: dict[str, Any], top: dict[str, Any]) -> dict[str, Any]:
     """`top` over `base`, section by section; neither is changed.
 

@@ -18,13 +18,15 @@ def of_numbers(label_N: Any) -> str:
     low, high = label_N.min(), label_N.max()
     if low == high:
         return f"all labels are {low:g} in float32: nothing to learn"
-    if low == 0 and high == 1 and ((label_N == 0) | (label_N == 1)).all():
-        return "labels are 0 and 1: use binary"
+    if ((label_N == low) | (label_N == high)).all():
+        places = "" if (low, high) == (0, 1) else ", with 0 and 1 instead"
+        return f"labels are {low:g} and {high:g}: use binary{places}"
     skewness = skewness_of(label_N)
-    if low < 0 or skewness < SKEWED:
+    if low < 0 or high <= 1 or skewness < SKEWED:  # the square of a share is bounded
         return ""
-    if (label_N == label_N.round()).all() and low == 0:
-        return f"skewness {skewness:.0f}, whole numbers from 0: use count"
+    if (label_N == label_N.round()).all():
+        otherwise = ", or duration if they are no numbers of things" if low else ""
+        return f"skewness {skewness:.0f}, whole numbers: use count{otherwise}"
     zeros = ", with empty cells for 0" if low == 0 else ""
     return f"skewness {skewness:.0f}: use duration{zeros}"
 
@@ -34,9 +36,10 @@ def of_counts(counts: Mapping[str, float]) -> str:
     mean, std = counts.get("mean", 0.0), counts.get("std", 0.0)
     if counts.get("min", -1.0) < 0 or std <= WIDE * mean:
         return ""
+    kinds = "duration (count for whole numbers)" if counts["min"] > 0 else "count for whole numbers"
     return (
         f"labels have mean {mean:.3g}, deviation {std:.3g} and maximum {counts['max']:.3g}; "
-        "try kind duration or count"
+        f"try kind {kinds}"
     )
 
 

@@ -30,14 +30,16 @@ from recsys_moe.train.module import RecModule
 from recsys_moe.train.processes.launch import check_minutes
 from recsys_moe.train.processes.memory import kept_memory
 from recsys_moe.train.resume import Saved
+from recsys_moe.train.workarounds import first_batch
 
 logger = logging.getLogger("recsys_moe.fit")
 
 WARM_UP, LONGEST = 3, 0.05
 """Steps that are not timed; share of the budget that measuring may take."""
 MOST_STEPS = 50
-FOR_THE_END = 0.1
-"""Share of the budget for the model folder and the sampled ranking."""
+FOR_THE_END, AT_THE_END = 0.1, 5.0
+"""For the model folder and the sampled ranking: a share of the budget, and at least seconds, but
+not more than half."""
 SLOWER = 1.1
 """How many times as long an epoch takes as its parts: checkpoints, metrics, logs."""
 LATER = 1.03
@@ -64,12 +66,18 @@ def within(
     check_minutes(minutes, config.trainer.processes)
     if minutes is None:
         return config, []
-    left, most = 60 * minutes * (1 - FOR_THE_END), config.trainer.max_epochs
+    left, most = for_training(60 * minutes), config.trainer.max_epochs
     if saved is not None:
-        return as_before(config, saved, chosen), [Deadline(left)]
+        again = 0 if saved.finished else most
+        return as_before(config, saved, chosen), [Deadline(left, again)]
     deadline, datamodule = Deadline(left, most), RecDataModule(data, config)
     datamodule.open()
     return planned(config, datamodule, 60 * minutes, chosen), [deadline]
+
+
+def for_training(seconds: float) -> float:
+    """Of a budget."""
+    return seconds - min(max(FOR_THE_END * seconds, AT_THE_END), seconds / 2)
 
 
 def planned(
@@ -83,7 +91,7 @@ def planned(
     begun = time.monotonic()
     with kept_memory():
         epoch = SLOWER * _epoch_seconds(config, datamodule, seconds)
-    left = seconds * (1 - FOR_THE_END) - (time.monotonic() - begun)
+    left = for_training(seconds) - (time.monotonic() - begun)
     most = config.trainer.max_epochs
     epochs = min(max(int(left / epoch), 1), most)
     if epoch > left:
@@ -175,22 +183,24 @@ def _seconds(batches: Any, work: Callable[[Any], None], most: float, device: tor
 class Deadline(Callback):
     """Ends training within `seconds` from now.
 
-    `most`: epochs of the plan that the first one makes; 0: the plan stays, as of a resumed run.
-    Ends before an epoch that would be late, too, where epochs become slower.
+    `most`: epochs of the plan that the first one makes; 0: the plan stays, as of a run that is
+    resumed after it. Ends before an epoch that would be late, too, where epochs become slower.
     """
 
     def __init__(self, seconds: float, most: int = 0) -> None:
         self.end, self.most = time.monotonic() + seconds, most
 
-    def on_train_start(self, *unused: Any) -> None:
-        self.begun = time.monotonic()  # for the rest of an epoch, which does not begin again
+    def on_train_start(self, trainer: Trainer, *unused: Any) -> None:
+        """For the rest of an epoch, which does not begin again."""
+        self.begun = time.monotonic()
+        self.share = 1 - first_batch(trainer) / trainer.num_training_batches
 
     def on_train_epoch_start(self, *unused: Any) -> None:
-        self.begun = time.monotonic()
+        self.begun, self.share = time.monotonic(), 1.0
 
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         now, done = time.monotonic(), trainer.current_epoch + 1
-        epoch = LATER * max(now - self.begun, SHORTEST)
+        epoch = LATER * max((now - self.begun) / (self.share or 1), SHORTEST)
         left = max(int((self.end - now) / epoch), 0)
         if done == 1 and self.most:
             assert isinstance(module, RecModule)
@@ -198,14 +208,17 @@ class Deadline(Callback):
         elif not left and done < (most := trainer.max_epochs or 0):
             trainer.should_stop = True
             logger.warning(
-                "ending after %d of %d planned epochs: they take longer than measured", done, most
+                "ending after %d of %d planned epochs: they take longer than measured; the others "
+                "follow with --resume auto",
+                done,
+                most,
             )
 
     def _plan(self, trainer: Trainer, module: RecModule, epochs: int) -> None:
         """Before the first epoch is saved."""
         if epochs == trainer.max_epochs:
             return
-        logger.info("plan: %d epochs, by the time of the first", epochs)
+        logger.info("plan: %d epoch%s, by the time of the first", epochs, "s"[epochs == 1 :])
         trainer.fit_loop.max_epochs = epochs
         module.plan(with_epochs(module.config, epochs))
         checkpoints = trainer.checkpoint_callback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from recsys_moe.artifact.remedies import remedies
 from recsys_moe.config.settings import parse_config
 from recsys_moe.schema import Feature, Schema, Task
+from recsys_moe.train.fit import fit
+from tests.conftest import TINY_MODEL
 
 RATING = {"labelled": 100, "mean": 3.5, "std": 1.1, "min": 1.0, "max": 5.0}
 
@@ -30,7 +33,12 @@ def schema_of(counts: dict[str, float]) -> Schema:
 
 
 def said(
-    mse: list[float], *, own: float, counts: dict[str, float] = RATING, **model: Any
+    mse: list[float],
+    *,
+    own: float,
+    auc: list[float] | None = None,
+    counts: dict[str, float] = RATING,
+    **model: Any,
 ) -> list[str]:
     """For epochs with these MSE, where the mean has 1.0."""
     result = {
@@ -39,6 +47,8 @@ def said(
         "baselines": {"watch": {"popularity": {"auc": 0.7}}, "seconds": {"mean": {"mse": 1.0}}},
     }
     epochs = {n: {"val/loss": 1.0, "val/seconds/mse": one} for n, one in enumerate(mse, 1)}
+    for n, one in enumerate(auc or [], 1):
+        epochs[n]["val/watch/auc"] = one
     config = parse_config({"model": model, "trainer": {"max_epochs": 9}, "optim": {"lr": 0.004}})
     return [*remedies(result, epochs, config, schema_of(counts))]
 
@@ -51,8 +61,11 @@ def test_heavy_tails_are_named_first() -> None:
     seconds = {"labelled": 100, "mean": 30.0, "std": 60.0, "min": 0.1, "max": 4000.0}
     (line,) = said([1.1] * 9, own=1.1, counts=seconds)
     assert line == (
-        "seconds: labels have mean 30, deviation 60 and maximum 4e+03; try kind duration or count"
+        "seconds: labels have mean 30, deviation 60 and maximum 4e+03; "
+        "try kind duration (count for whole numbers)"
     )
+    (line,) = said([1.1] * 9, own=1.1, counts={**seconds, "min": 0.0})
+    assert line.endswith("; try kind count for whole numbers")  # duration has no 0
     # A deviation of 1.5 means is not yet heavy, and negative labels are no durations.
     assert "duration" not in said([1.1] * 9, own=1.1, counts={**seconds, "std": 45.0})[0]
     assert "duration" not in said([1.1] * 9, own=1.1, counts={**seconds, "min": -1.0})[0]
@@ -63,12 +76,26 @@ def test_heavy_tails_are_named_first() -> None:
     [
         ([1.2, 0.95, 1.1], "epoch 2 had MSE 0.9500; try trainer.monitor=seconds/mse"),
         ([1.05, *[1.2] * 7], "epoch 1 of 8 had the best MSE 1.0500; try optim.lr=0.001"),
-        ([1.9 - 0.1 * n for n in range(9)], "; try --max-epochs 18"),
+        ([1.9 - 0.1 * n for n in range(9)], "; try --max-epochs 18, or more --minutes"),
     ],
 )
 def test_the_epochs_tell_what_to_change(mse: list[float], end: str) -> None:
     (line,) = said(mse, own=1.3)
     assert line.startswith("seconds: epoch ") and line.endswith(end)
+
+
+def test_an_epoch_that_was_ahead_is_named_beside_the_labels() -> None:
+    seconds = {"labelled": 100, "mean": 30.0, "std": 60.0, "min": 0.1, "max": 4000.0}
+    (line,) = said([0.9, 1.1], own=1.1, counts=seconds)
+    assert line.startswith(
+        "seconds: epoch 1 had MSE 0.9000; try trainer.monitor=seconds/mse; labels"
+    )
+
+
+def test_an_epoch_in_which_another_task_was_behind_is_not_offered() -> None:
+    """Watch has an AUC of .8 now, popularity .7."""
+    assert "monitor" in said([0.9, 1.1], own=1.1, auc=[0.71, 0.8])[0]
+    assert said([0.9, 1.1], own=1.1, auc=[0.69, 0.8], biases=True) == []
 
 
 def test_means_are_offered_where_there_are_none() -> None:
@@ -81,3 +108,11 @@ def test_means_are_offered_where_there_are_none() -> None:
 
 def test_without_epochs_or_labels_nothing_is_said() -> None:
     assert said([], own=1.3) == []
+
+
+def test_fit_says_it(prepared: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Two epochs from 0 are behind the means of users and items."""
+    settings = {"model": {**TINY_MODEL, "biases": False}, "trainer": {"max_epochs": 2}}
+    fit(settings, prepared, tmp_path / "run")
+    assert "rating: epoch 2, the last, had the best MSE" in caplog.text
+    assert "try --max-epochs 4, or more --minutes" in caplog.text

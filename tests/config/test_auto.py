@@ -113,6 +113,27 @@ def test_every_choice_may_be_auto_and_says_why() -> None:
         assert len({one.key for one in made}) == len(made)
 
 
+def test_few_rows_get_a_small_dense_model_and_more_a_sampled_one() -> None:
+    names = ("router.name", "num_experts", "embedding_dim", "expert_dim", "tower_dims")
+    few, more = (chosen(schema_of(rows)) for rows in (29_999, 30_000))
+    assert [few[f"model.{name}"] for name in names] == ["softmax", 4, 64, 64, [64]]
+    assert [more[f"model.{name}"] for name in names] == ["moesart", 16, 128, 256, [256]]
+
+
+@pytest.mark.parametrize(
+    ("mean", "std", "needed"),
+    [(3.5, 1.1, False), (0.5, 0.3, True), (3.5, 2.1, True), (6.5, 1.1, True), (6.0, 0.0, False)],
+)
+def test_labels_far_from_0_and_1_get_fitted_means(mean: float, std: float, needed: bool) -> None:
+    rating = {**RATING, "mean": mean, "std": std}
+    assert chosen(schema_of(rating=rating))["model.biases"] is needed
+
+
+def test_the_rate_follows_the_root_of_the_batch_up_to_2048() -> None:
+    rates = [chosen(schema_of(), trainer__batch_size=n)["optim.lr"] for n in (512, 2048, 65_536)]
+    assert rates == [0.002, 0.004, 0.004]
+
+
 def test_without_drawn_negatives_none_are_drawn_anew() -> None:
     found = chosen(schema_of(negatives=None))
     assert [key for key in found if key.startswith("data.")] == ["data.list_prior"]
@@ -200,10 +221,15 @@ def test_a_file_stays_but_for_what_it_calls_auto(tmp_path: Path) -> None:
     }
 
 
-def test_auto_without_a_value_is_refused() -> None:
-    raw = {"data": {"popularity_exponent": "auto"}}
-    with pytest.raises(ConfigError, match=r"data\.popularity_exponent has no automatic value"):
-        with_choices(raw, schema_of(negatives=None), everything=False)
+def test_auto_where_the_data_decide_nothing_is_the_default(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    raw = {"data": {"popularity_exponent": "auto", "id_dropout": 0.1}, "optim": {"lr": "auto"}}
+    caplog.set_level("INFO")
+    found, made = with_choices(raw, schema_of(negatives=None), everything=False)
+    assert found["data"] == {"id_dropout": 0.1} and [one.key for one in made] == ["optim.lr"]
+    assert "data.popularity_exponent=auto: nothing to choose" in caplog.text
+    assert raw["data"]["popularity_exponent"] == "auto"
 
 
 @pytest.mark.parametrize(

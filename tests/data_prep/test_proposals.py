@@ -29,6 +29,8 @@ def said(tmp_path: Path, labels: Any, kind: str = "regression") -> list[str]:
         (lambda rng: rng.lognormal(3, 1.5, ROWS), "use duration"),
         (lambda rng: np.where(rng.random(ROWS) < 0.1, 0, rng.lognormal(3, 1.5, ROWS)), "for 0"),
         (lambda rng: rng.geometric(0.3, ROWS) * rng.geometric(0.3, ROWS) - 1, "use count"),
+        (lambda rng: rng.geometric(0.3, ROWS) * rng.geometric(0.3, ROWS), "no numbers of things"),
+        (lambda rng: rng.integers(1, 3, ROWS), "1 and 2: use binary, with 0 and 1 instead"),
         (lambda rng: rng.integers(0, 2, ROWS), "labels are 0 and 1: use binary"),
         (lambda rng: np.full(ROWS, 7.5), "all labels are 7.5 in float32: nothing to learn"),
     ],
@@ -43,6 +45,7 @@ def test_heavy_tails_counts_and_flags_get_a_kind(tmp_path: Path, make: Any, end:
     [
         lambda rng: rng.integers(1, 6, ROWS),  # stars
         lambda rng: rng.normal(0, 100, ROWS),
+        lambda rng: rng.beta(0.3, 6, ROWS).round(3),  # shares of 1, of skewness 3
         lambda rng: -rng.lognormal(3, 1.5, ROWS),  # duration has no labels below 0
     ],
 )
@@ -79,3 +82,7 @@ def test_the_command_prints_the_proposal_and_json_stays_json(
     assert "  seconds: skewness " in done.out and done.out.rstrip().endswith("use duration")
     plain = command("prepare", "table", *words, "--out", tmp_path / "b", "--json").out
     assert plain.startswith("{") and "skewness" not in plain
+
+
+def test_one_positive_in_100_is_not_rare(tmp_path: Path) -> None:
+    assert said(tmp_path, np.arange(ROWS) % 100 == 0, "binary") == []

@@ -18,7 +18,7 @@ from recsys_moe.config.auto_rules import Choice
 from recsys_moe.config.settings import parse_config
 from recsys_moe.errors import ConfigError, Interrupted
 from recsys_moe.train import budget
-from recsys_moe.train.budget import Deadline, planned
+from recsys_moe.train.budget import Deadline, planned, within
 from recsys_moe.train.fit import fit
 from recsys_moe.train.loader import RecDataModule
 from recsys_moe.train.module import RecModule
@@ -35,7 +35,8 @@ CONFIG: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("seconds", "epochs"),
     [
-        (11, 4),  # 11 * .9 = 9.9 s for epochs of 2 * 1.1 = 2.2 s
+        (14, 4),  # 5 of 14 s are for the end: 9 s for epochs of 2 * 1.1 = 2.2 s
+        (9.2, 2),  # at most half: 4.6 s
         (100, 24),  # 90 / 2.2 = 40, and 24 are the most
         (1, 1),  # an epoch is the least
     ],
@@ -67,6 +68,7 @@ def test_the_seconds_of_an_epoch_are_those_of_its_batches() -> None:
     [
         (2.0, 15.0, 3),  # 60 * .9 = 54 s; 39 s are left for epochs of 15 * 1.03
         (50.0, 15.0, 3),  # the first plan was an epoch
+        (2.0, 13.4, 3),  # 40.6 s for epochs of 13.4 * 1.03 = 13.8
         (2.0, 40.0, 1),
     ],
 )
@@ -156,7 +158,7 @@ def test_a_run_that_ended_inside_its_second_epoch_keeps_its_plan(
     if overwrite:
         fit({**CONFIG, "trainer": {"max_epochs": 1, "batch_size": 128}}, prepared, out)
     chosen = [Choice(key, None, "") for key in budget.GIVES_MORE]
-    asked: dict[str, Any] = {"minutes": 0.2, "chosen": chosen}  # 12 * .9 / 2.2 = 4 epochs
+    asked: dict[str, Any] = {"minutes": 0.24, "chosen": chosen}  # (14.4 - 5) / 2.2 = 4 epochs
 
     def stop(self: Deadline, trainer: Any, *of_lightning: Any) -> None:
         if (trainer.current_epoch, of_lightning[-1]) == (1, 10):
@@ -180,7 +182,7 @@ def test_a_resumed_run_keeps_its_batches(
     monkeypatch.setattr(Deadline, "on_train_epoch_end", lambda *_: None)
     chosen = [Choice(key, None, "") for key in budget.GIVES_MORE]
     config = parse_config(CONFIG)
-    fit(config, prepared, tmp_path / "run", minutes=0.1, chosen=chosen)  # 2 epochs
+    fit(config, prepared, tmp_path / "run", minutes=0.17, chosen=chosen)  # 2 epochs
     fit(config, prepared, tmp_path / "run", minutes=5, chosen=chosen, resume="auto")
     written = yaml.safe_load((tmp_path / "run" / "config.yaml").read_text())
     assert written["trainer"]["batch_size"] == 32 and written["optim"]["lr"] == 0.0015
@@ -191,7 +193,7 @@ def test_a_resumed_run_keeps_its_plan(
 ) -> None:
     monkeypatch.setattr(budget, "_epoch_seconds", lambda *_: 2.0)
     monkeypatch.setattr(Deadline, "on_train_epoch_end", lambda *_: None)
-    fit(CONFIG, prepared, tmp_path / "run", minutes=0.1)  # 6 s * .9 / 2.2 = 2 epochs
+    fit(CONFIG, prepared, tmp_path / "run", minutes=0.17)  # (10.2 - 5) / 2.2 = 2 epochs
     monkeypatch.setattr(budget, "_epoch_seconds", lambda *_: 1e9)
     fit(CONFIG, prepared, tmp_path / "run", minutes=0.1, resume="auto")
     words = ["--data", prepared, "--out", tmp_path / "run", "--resume", "auto", "--minutes", "5"]
@@ -228,7 +230,53 @@ def test_several_processes_are_refused() -> None:
 
 
 def test_the_start_of_the_command_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training.time, "process_time", lambda: 30.0)
+    monkeypatch.setattr(training, "STARTED", 100.0)
+    monkeypatch.setattr(training.time, "monotonic", lambda: 130.0)
     assert training._left(10.0) == 9.5
     assert training._left(0.6) == 0.3  # at least half is left for training
     assert training._left(None) is None
+
+
+def test_what_measuring_takes_is_not_left_for_training(
+    prepared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = SimpleNamespace(now=0.0)
+
+    def measured(*_: Any) -> float:
+        clock.now += 20
+        return 2.0
+
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(budget, "_epoch_seconds", measured)
+    config = parse_config(CONFIG)
+    found = planned(config, RecDataModule(prepared, config), 60)
+    assert found.trainer.max_epochs == 15  # (60 * .9 - 20) / 2.2
+
+
+@pytest.mark.parametrize(("finished", "most"), [(0, 24), (1, 0)])
+def test_a_resumed_run_ends_in_time_and_its_first_epoch_still_plans(
+    finished: int, most: int, prepared: Path
+) -> None:
+    config = parse_config(CONFIG)
+    before = budget.with_epochs(config, 6).model_dump(mode="json")
+    state = {"hyper_parameters": {"config": before}}
+    saved: Any = SimpleNamespace(finished=finished, state=state)
+    found, [deadline] = within(1.0, config, (), data=prepared, saved=saved)
+    assert found.trainer.max_epochs == 6 and deadline.most == most
+    assert 50 < deadline.end - time.monotonic() <= 54
+
+
+def test_the_rest_of_an_epoch_stands_for_the_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 s for the last 10 of 40 batches: of 40 s, 36 are left for epochs of 16 * 1.03."""
+    now = 0.0
+    monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: now))
+    planned_epochs: list[int] = []
+    monkeypatch.setattr(Deadline, "_plan", lambda *given: planned_epochs.append(given[-1]))
+    progress = SimpleNamespace(current=SimpleNamespace(ready=30))
+    loop = SimpleNamespace(restarting=True, epoch_loop=SimpleNamespace(batch_progress=progress))
+    trainer: Any = SimpleNamespace(fit_loop=loop, num_training_batches=40, current_epoch=0)
+    deadline, module = Deadline(40, 9), RecModule.__new__(RecModule)
+    deadline.on_train_start(trainer)
+    now += 4
+    deadline.on_train_epoch_end(trainer, module)
+    assert planned_epochs == [1 + 2]
