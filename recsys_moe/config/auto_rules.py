@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from recsys_moe.config.encoders import is_readable
 from recsys_moe.errors import ConfigError
-from recsys_moe.kinds import kind_of, positive_task
+from recsys_moe.kinds import kind_of, positive_task, rating_task
 from recsys_moe.machine import trains_in_bf16
 from recsys_moe.model.moe_settings import DEFAULT_ROUTER
 from recsys_moe.model.registry import DEFAULT_MODEL, find_model
@@ -169,6 +169,8 @@ def _tables(facts: Facts) -> None:
     kind, why = "ratings", "SVD++; a rating says more than its row"
     if not facts.ratings:
         kind, why = "", "SVD++; there are no ratings"
+    elif len(facts.ratings) > 1 and (first := rating_task(schema.tasks)) is not None:
+        why += f"; those of {schema.tasks[first].name}, the first --task with ratings"
     facts.choose("model.item_bag", kind or "items", why)
     facts.choose("model.user_bag", kind or "users", why)
     has_bags = {facts.values[f"model.{bag}"] for bag in ("item_bag", "user_bag")} != {"none"}

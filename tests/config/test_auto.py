@@ -134,6 +134,15 @@ def test_the_rate_follows_the_root_of_the_batch_up_to_2048() -> None:
     assert rates == [0.002, 0.004, 0.004]
 
 
+def test_of_several_ratings_the_one_in_the_bags_is_named() -> None:
+    reasons = {}
+    for kinds in (("regression",), ("regression", "binary", "regression")):
+        made = choices(schema_of(tasks=kinds), {})
+        (reasons[kinds],) = [one.why for one in made if one.key == "model.item_bag"]
+    one, three = reasons.values()
+    assert "first" not in one and three.endswith("those of t0, the first --task with ratings")
+
+
 def test_without_drawn_negatives_none_are_drawn_anew() -> None:
     found = chosen(schema_of(negatives=None))
     assert [key for key in found if key.startswith("data.")] == ["data.list_prior"]
