@@ -58,6 +58,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "uniform": {"data": {"popularity_exponent": 0}},
     "no order": {"model": {"sequence": "none"}},
     "order": {"model": {"sequence": "lru"}},
+    "next-item loss": {"model": {"next_item_weight": 1.0}},
     "order without ids": {"model": {"sequence": "lru", "user_ids": False, "biases": False}},
     "popularity": {"model": {"time_features": ["popularity"]}},
     "no popularity": {"model": {"time_features": "none"}},

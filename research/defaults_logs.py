@@ -55,6 +55,19 @@ FEW_LOGS: dict[str, tuple[str, ...]] = {
     for protocol in ("time", "leave-last")
 }
 """All events of a few users of a real log, in order; only run where `--logs` names them."""
+OWN = (*TABLE, *TIMED_USERS, "--task=like:binary=like")
+BOTH = (*OWN, "--task=score:regression=rating")
+SHOWN_THINGS = (*TABLE, *TIMED, "--task=click:binary=click")
+VISITS = ("--user=visitor", "--item=page", "--timestamp=time", "--task=click:binary=clicked")
+OWN_LOGS: dict[str, tuple[str, ...]] = {
+    "likes-100k-time": (*OWN, "--protocol=time"),
+    "likes-100k-last": (*OWN, "--protocol=leave-last"),
+    "likes-1m-time": (*OWN, "--protocol=time"),
+    "likes-and-ratings-1m-time": (*BOTH, "--protocol=time"),
+    "drift-shown-time": (*SHOWN_THINGS, "--protocol=time"),
+    "visits-time": (*TABLE, *VISITS, "--task=seconds:duration=seconds", "--protocol=time"),
+}
+"""Logs in order with negatives of their own; only run where `--logs` names them."""
 
 
 def packaged(package: str, file: str, *, work: Path) -> Path:
@@ -109,6 +122,40 @@ def few_users(path: Path, raw: Path | None) -> None:
     kept.assign(watch=1).to_csv(path, index=False)
 
 
+def likes(path: Path, raw: Path | None) -> None:
+    """Four stars or more: all of MovieLens-100K, or 604 users of MovieLens-1M."""
+    if raw is None:
+        raise SystemExit("--raw must be given, with ml-100k and ml-1m")
+    if "1m" in path.name:
+        events = pd.read_parquet(raw / "ml-1m" / "ratings_time.parquet", columns=OF_1M)
+        events = events.set_axis(COLUMNS, axis=1)
+        users = np.random.default_rng(1).permutation(events.user.unique())[:604]
+        events = events[events.user.isin(users)]
+    else:
+        events = pd.read_csv(raw / "ml-100k" / "u.data", sep="\t", names=COLUMNS)
+    events.assign(like=(events.rating >= 4).astype(int)).to_csv(path, index=False)
+
+
+def shown(path: Path) -> None:
+    """`drift-new`, where beside each thing two that others took were shown and not clicked."""
+    logs.drifting(path, span=0.15, users=300, events=30)
+    clicked, rng = pd.read_csv(path), np.random.default_rng(0)
+    parts = [clicked.assign(click=1)]
+    for _ in range(2):
+        other = rng.choice(clicked.thing.to_numpy(), len(clicked))
+        parts.append(clicked.assign(click=0, thing=other))
+    rows = pd.concat(parts).drop_duplicates(["person", "thing"])
+    rows.sort_values("time", kind="stable").to_csv(path, index=False)
+
+
+def visits(path: Path) -> None:
+    """The log of docs/tutorials/your-log.md."""
+    page = Path(__file__).parents[1] / "docs" / "tutorials" / "your-log.md"
+    code = page.read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    made = code.replace('"log.csv"', repr(str(path)))
+    subprocess.run([sys.executable, "-c", made], check=True)
+
+
 MADE: dict[str, Callable[[Path], None]] = {
     "ratings-to-10": logs.ratings_to_10,
     "rare-clicks": logs.rare_clicks,
@@ -118,6 +165,8 @@ MADE: dict[str, Callable[[Path], None]] = {
     "passers-by": partial(logs.drifting, span=0.05, users=4000, events=1, seed=2),
     "groceries": groceries,
     "open-bandit": open_bandit,
+    "drift-shown-time": shown,
+    "visits-time": visits,
 }
 """Logs that are made first."""
 
@@ -131,7 +180,9 @@ def prepared(log: str, work: Path, raw: Path | None) -> Path:
             MADE[log](work / f"{log}.csv")
         if log in FEW_LOGS:
             few_users(work / f"{log}.csv", raw)
-        given = (LOGS | FEW_LOGS)[log]
+        if log.startswith("likes-"):
+            likes(work / f"{log}.csv", raw)
+        given = (LOGS | FEW_LOGS | OWN_LOGS)[log]
         words = [word.format(raw=raw, work=work, log=log) for word in given]
         line = [sys.executable, "-m", "recsys_moe", "prepare", *words, "--out", str(folder)]
         subprocess.run(line, check=True, stdout=subprocess.DEVNULL, env=common.environment())

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from recsys_moe.config.auto_rules import FEW_ROWS, MANY_ROWS, Facts, unusual_labels
-from recsys_moe.kinds import kind_of, positive_task
+from recsys_moe.kinds import kind_of
 from recsys_moe.model.registry import DEFAULT_MODEL
 from recsys_moe.schema import Schema
 
@@ -37,6 +37,8 @@ def order_rule(facts: Facts) -> None:
         facts.choose("model.time_features", ("popularity",), why)
     if reads_order:
         _sequence(facts)
+    if facts.follows_order:
+        _bags(facts)
         _users(facts)
         _sizes(facts)
         _training(facts)
@@ -53,12 +55,21 @@ def _sequence(facts: Facts) -> None:
     facts.choose("model.sequence_length", 200, "the last events; longer ones rarely say more")
     facts.choose("model.sequence_blocks", 2, "as in the recipes")
     facts.choose("model.sequence_dropout", dropout, f"{facts.rows:,} rows")
-    has_product = positive_task(facts.schema.tasks) is not None
-    has_product &= facts.values.get("model.bilinear_rank") != 0
-    why = "without it an encoder learns little about order" if has_product else "no product to rank"
-    facts.choose("model.next_item_weight", 1.0 if has_product else 0.0, why)
+    weight, why = _next_item(facts)
+    facts.choose("model.next_item_weight", weight, why)
     why = "rows of one second do not see each other; log, if the rows are in their true order"
     facts.choose("data.tie_rule", "strict", why)
+
+
+def _next_item(facts: Facts) -> tuple[float, str]:
+    if facts.positive is None or facts.values.get("model.bilinear_rank") == 0:
+        return 0.0, "no product to rank"
+    if facts.schema.negatives is None:
+        return 0.0, "negatives are those of the log: what comes next is not what is liked"
+    return 1.0, "without it an encoder learns little about order"
+
+
+def _bags(facts: Facts) -> None:
     for bag in ("item_bag", "user_bag"):
         facts.choose(f"model.{bag}", "none", "bags know no time: in training they hold later rows")
 
@@ -115,7 +126,7 @@ def _training(facts: Facts) -> None:
 def _judge(facts: Facts) -> None:
     """Which epoch is kept, and what ratings weigh beside the next-item loss."""
     tasks = facts.schema.tasks
-    if (first := positive_task(tasks)) is None:
+    if (first := facts.positive) is None:
         return
     metric = f"{tasks[first].name}/{kind_of(tasks[first]).headline}"
     if facts.rows >= FEW_ROWS:

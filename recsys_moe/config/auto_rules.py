@@ -85,6 +85,17 @@ class Facts:
         return bool(self.values.get("model.sequence", "none") != "none")
 
     @property
+    def follows_order(self) -> bool:
+        """Whether that decides the other settings: not where the log has negatives of its own."""
+        is_taught = self.values.get("model.next_item_weight") or self.positive is None
+        return self.reads_order and bool(is_taught)
+
+    @cached_property
+    def positive(self) -> int | None:
+        """The task whose positives are the events."""
+        return positive_task(self.schema.tasks)
+
+    @property
     def steps(self) -> int:
         """Of an epoch."""
         return math.ceil(self.rows / self.values["trainer.batch_size"])
@@ -132,12 +143,12 @@ def _router(facts: Facts) -> None:
         raise ConfigError(str(error)) from None
     if "k" in settings:
         k = min(
-            3 if facts.rows >= MANY_ROWS and not facts.reads_order else 2,
+            3 if facts.rows >= MANY_ROWS and not facts.follows_order else 2,
             facts.values["model.num_experts"],
         )
         facts.choose("model.router.k", k, "3 from a million rows on, else 2")
     is_moesart = facts.values["model.router.name"] == "moesart"
-    if is_moesart and not (facts.values["model.biases"] or facts.reads_order):
+    if is_moesart and not (facts.values["model.biases"] or facts.follows_order):
         why = "experts differ sooner than with a sharper softmax"
         facts.choose("model.router.temperature", 1.0, why)
 

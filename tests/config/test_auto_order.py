@@ -14,12 +14,14 @@ from hypothesis import strategies as st
 from recsys_moe.cli.configuration import resolve_with_choices
 from recsys_moe.config.auto import KEYS, say, with_choices
 from recsys_moe.config.auto_order import new_rows
+from recsys_moe.config.build import build_model
 from recsys_moe.config.diff import differences, read_resolved
+from recsys_moe.config.encoders import FAINT
 from recsys_moe.config.settings import parse_config
 from recsys_moe.schema import Schema, Task
 from recsys_moe.train.next_item import build_next_item
 from tests.config.test_auto import chosen, schema_of
-from tests.conftest import Command
+from tests.conftest import SEQUENCE_MODEL, TINY_MODEL, Command
 
 
 def in_time(
@@ -68,6 +70,29 @@ def test_other_protocols_and_short_histories_keep_what_they_had() -> None:
     passers = in_time(22_685, (9000, 300), trained=7169)
     plain = {**chosen(schema_of(22_685, 7169, 300)), "model.sequence": "none"}
     assert chosen(passers) == {**plain, "model.time_features": ("popularity",)}
+
+
+SEQUENCE = {
+    **{"model.sequence": "lru", "model.sequence_length": 200, "model.sequence_blocks": 2},
+    **{"model.sequence_dropout": 0.4, "model.next_item_weight": 0.0, "data.tie_rule": "strict"},
+    "trainer.precision": "32-true",
+}
+
+
+def test_with_negatives_of_the_log_order_comes_beside_what_the_log_has_anyway() -> None:
+    own = chosen(in_time(negatives=None))
+    assert own == {**chosen(schema_of(157_484, 742, negatives=None)), **SEQUENCE}
+    assert own["model.item_bag"] != "none" and own["optim.weight_decay"] > 0
+    ratings = chosen(in_time(negatives=None, tasks=("regression",)))
+    assert (ratings["model.item_bag"], ratings["optim.weight_decay"]) == ("none", 0)
+
+
+@pytest.mark.parametrize(("weight", "gain"), [(0.0, FAINT), (0.5, 1.0)])
+def test_an_encoder_that_tasks_alone_teach_begins_faintly(weight: float, gain: float) -> None:
+    model = {**TINY_MODEL, **SEQUENCE_MODEL, "next_item_weight": weight}
+    encoders = build_model(parse_config({"model": model}), in_time()).encoders
+    assert encoders is not None
+    assert encoders.sequence.last_norm.weight.tolist() == pytest.approx([gain] * 8)
 
 
 def test_few_rows_in_time_read_what_is_popular_at_the_time() -> None:

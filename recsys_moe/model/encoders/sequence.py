@@ -37,11 +37,15 @@ class EventSequence(Encoder):
 
     is_static: ClassVar[bool] = False
 
-    def __init__(self, mixer: str, dim: int, *, length: int, blocks: int, dropout: float) -> None:
-        """`length`: events of a window at most; `dropout`: of the events' vectors and inside."""
+    def __init__(
+        self, mixer: str, dim: int, *, length: int, blocks: int, dropout: float, gain: float = 1.0
+    ) -> None:
+        """`length`: events of a window at most; `dropout`: of the events' vectors and inside.
+        `gain`: what the last normalisation begins with."""
         super().__init__("user")
         self.length = length
         self.first_norm, self.last_norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
+        nn.init.constant_(self.last_norm.weight, gain)
         self.dropout = Dropout(dropout)
         self.blocks = nn.ModuleList(
             _Block(MIXERS[mixer](dim, length), dim, self.dropout) for _ in range(blocks)
