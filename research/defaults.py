@@ -18,6 +18,7 @@ import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,9 @@ OTHERS: dict[str, dict[str, Any]] = {
     "uniform": {"data": {"popularity_exponent": 0}},
     "no order": {"model": {"sequence": "none"}},
     "order": {"model": {"sequence": "lru"}},
-    "next-item loss": {"model": {"next_item_weight": 1.0}},
+    "without next-item loss": {"model": {"next_item_weight": 0.0}},
+    "gain 1": {"model": {"sequence_gain": 1.0}},
+    "gain 0.1": {"model": {"sequence_gain": 0.1}},
     "order without ids": {"model": {"sequence": "lru", "user_ids": False, "biases": False}},
     "popularity": {"model": {"time_features": ["popularity"]}},
     "no popularity": {"model": {"time_features": "none"}},
@@ -127,12 +130,15 @@ def append(row: dict[str, Any], path: Path) -> None:
 
 
 def config_of(contender: str, log: str, schema: Schema, seed: int) -> Config:
-    """`automatic`, `fixed` (the configuration's own defaults), `recipe`, one of OTHERS, or a trial,
-    `draw-0`, `draw-1`, ...."""
+    """`automatic`, `fixed` (the configuration's own defaults), `recipe`, `as if sampled` (the order
+    of a log whose negatives were), one of OTHERS, or a trial, `draw-0`, `draw-1`, ...."""
     if contender == "fixed":
         raw: dict[str, Any] = {}
     elif contender == "recipe":
         raw = read_config_file(RECIPES.get(log, "movielens_100k_best"))
+    elif contender == "as if sampled":
+        own = {"data": {"resample_negatives": False, "list_prior": 1.0}}
+        raw = with_choices(own, replace(schema, negatives="uniform"), everything=True)[0]
     elif contender.startswith(DRAW):
         raw = drawn(int(contender.removeprefix(DRAW)), schema)
     else:

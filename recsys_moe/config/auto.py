@@ -98,6 +98,7 @@ _NAMES = {
             "num_experts",
         ),
         *("sequence", "sequence_length", "sequence_blocks", "sequence_dropout"),
+        "sequence_gain",
         *("next_item_weight", "user_ids", "dropout", "time_features"),
         *("embedding_dim", "expert_dim", "tower_dims", "bilinear_rank", "bilinear_diagonal"),
         *("router.name", "router.k", "router.temperature"),

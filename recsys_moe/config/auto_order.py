@@ -19,6 +19,8 @@ MANY_NEW = 0.4
 """Share of later rows that are of users without a training row: ids would hide what events say."""
 NEW_USERS = 0.02
 """Share of training rows that are as of a user without events."""
+FAINT = 0.03
+"""Of `model.sequence_gain`; .1 is half way back to 1."""
 LEAST_STEPS = 390
 """Of training, on the smallest logs."""
 
@@ -55,18 +57,14 @@ def _sequence(facts: Facts) -> None:
     facts.choose("model.sequence_length", 200, "the last events; longer ones rarely say more")
     facts.choose("model.sequence_blocks", 2, "as in the recipes")
     facts.choose("model.sequence_dropout", dropout, f"{facts.rows:,} rows")
-    weight, why = _next_item(facts)
-    facts.choose("model.next_item_weight", weight, why)
+    has_product = facts.positive is not None and facts.values.get("model.bilinear_rank") != 0
+    why = "without it an encoder learns little about order" if has_product else "no product to rank"
+    facts.choose("model.next_item_weight", 1.0 if has_product else 0.0, why)
+    if facts.positive is None or facts.schema.negatives is None:
+        why = "labels stay the same in every epoch: a loud encoder would learn rows by heart"
+        facts.choose("model.sequence_gain", FAINT, why)
     why = "rows of one second do not see each other; log, if the rows are in their true order"
     facts.choose("data.tie_rule", "strict", why)
-
-
-def _next_item(facts: Facts) -> tuple[float, str]:
-    if facts.positive is None or facts.values.get("model.bilinear_rank") == 0:
-        return 0.0, "no product to rank"
-    if facts.schema.negatives is None:
-        return 0.0, "negatives are those of the log: what comes next is not what is liked"
-    return 1.0, "without it an encoder learns little about order"
 
 
 def _bags(facts: Facts) -> None:

@@ -87,8 +87,8 @@ class Facts:
     @property
     def follows_order(self) -> bool:
         """Whether that decides the other settings: not where the log has negatives of its own."""
-        is_taught = self.values.get("model.next_item_weight") or self.positive is None
-        return self.reads_order and bool(is_taught)
+        has_own = self.positive is not None and self.schema.negatives is None
+        return self.reads_order and not has_own
 
     @cached_property
     def positive(self) -> int | None:

@@ -23,9 +23,6 @@ from recsys_moe.schema import FeatureColumn, Schema
 
 MOST_CATEGORIES = 2**24
 """float32, in which batches hold context features, has all whole numbers up to here."""
-FAINT = 0.03
-"""Scale of what a sequence encoder says at first, where no next-item loss teaches it: each place of
-a timeline is unlike any other, so that tasks alone would learn their rows by heart."""
 TIME_FEATURE = "time"
 """The time of a request in its context."""
 BagKey = Literal["item_bag", "user_bag"]
@@ -109,7 +106,7 @@ def _sequence(config: Config, schema: Schema) -> EventSequence | None:
         length=settings.sequence_length,
         blocks=settings.sequence_blocks,
         dropout=settings.sequence_dropout,
-        gain=1.0 if settings.next_item_weight else FAINT,
+        gain=settings.sequence_gain,
     )
     if "gap" in settings.chosen_times:
         encoder.since_last = SinceLast(settings.embedding_dim)

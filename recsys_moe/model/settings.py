@@ -110,6 +110,10 @@ class ModelConfig(Section):
     """Blocks of the sequence encoder: a mixer of events and a feed-forward layer each."""
     sequence_dropout: float = Field(default=0.2, ge=0, lt=1)
     """Dropout rate inside the sequence encoder."""
+    sequence_gain: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Scale of what the sequence encoder says when training begins, beside embeddings of about .05.
+    Small: it is used as far as the tasks ask for it. No place of a timeline is like another, so a
+    loud encoder lets them learn rows by heart where labels stay the same in every epoch."""
     next_item_weight: float = Field(default=0.0, ge=0, allow_inf_nan=False)
     """Weight of the loss of the next item in training: a softmax over all items of the bilinear
     term of the first binary task, at every positive row. Usual with a sequence: 1."""

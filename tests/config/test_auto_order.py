@@ -16,7 +16,6 @@ from recsys_moe.config.auto import KEYS, say, with_choices
 from recsys_moe.config.auto_order import new_rows
 from recsys_moe.config.build import build_model
 from recsys_moe.config.diff import differences, read_resolved
-from recsys_moe.config.encoders import FAINT
 from recsys_moe.config.settings import parse_config
 from recsys_moe.schema import Schema, Task
 from recsys_moe.train.next_item import build_next_item
@@ -74,7 +73,8 @@ def test_other_protocols_and_short_histories_keep_what_they_had() -> None:
 
 SEQUENCE = {
     **{"model.sequence": "lru", "model.sequence_length": 200, "model.sequence_blocks": 2},
-    **{"model.sequence_dropout": 0.4, "model.next_item_weight": 0.0, "data.tie_rule": "strict"},
+    **{"model.sequence_dropout": 0.4, "model.sequence_gain": 0.03, "data.tie_rule": "strict"},
+    "model.next_item_weight": 1.0,
     "trainer.precision": "32-true",
 }
 
@@ -85,14 +85,16 @@ def test_with_negatives_of_the_log_order_comes_beside_what_the_log_has_anyway() 
     assert own["model.item_bag"] != "none" and own["optim.weight_decay"] > 0
     ratings = chosen(in_time(negatives=None, tasks=("regression",)))
     assert (ratings["model.item_bag"], ratings["optim.weight_decay"]) == ("none", 0)
+    assert (ratings["model.sequence_gain"], ratings["model.next_item_weight"]) == (0.03, 0)
+    assert "model.sequence_gain" not in chosen(in_time())  # its negatives are drawn anew
 
 
-@pytest.mark.parametrize(("weight", "gain"), [(0.0, FAINT), (0.5, 1.0)])
-def test_an_encoder_that_tasks_alone_teach_begins_faintly(weight: float, gain: float) -> None:
-    model = {**TINY_MODEL, **SEQUENCE_MODEL, "next_item_weight": weight}
-    encoders = build_model(parse_config({"model": model}), in_time()).encoders
+@pytest.mark.parametrize(("asked", "gain"), [({}, 1.0), ({"sequence_gain": 0.25}, 0.25)])
+def test_the_gain_is_what_the_last_norm_begins_with(asked: dict[str, float], gain: float) -> None:
+    config = parse_config({"model": {**TINY_MODEL, **SEQUENCE_MODEL, **asked}})
+    encoders = build_model(config, in_time()).encoders
     assert encoders is not None
-    assert encoders.sequence.last_norm.weight.tolist() == pytest.approx([gain] * 8)
+    assert encoders.sequence.last_norm.weight.tolist() == [gain] * 8
 
 
 def test_few_rows_in_time_read_what_is_popular_at_the_time() -> None:
