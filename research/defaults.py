@@ -59,7 +59,7 @@ OTHERS: dict[str, dict[str, Any]] = {
     "uniform": {"data": {"popularity_exponent": 0}},
     "no order": {"model": {"sequence": "none"}},
     "order": {"model": {"sequence": "lru"}},
-    "without next-item loss": {"model": {"next_item_weight": 0.0}},
+    "next-item loss": {"model": {"next_item_weight": 1.0}},
     "gain 1": {"model": {"sequence_gain": 1.0}},
     "gain 0.1": {"model": {"sequence_gain": 0.1}},
     "order without ids": {"model": {"sequence": "lru", "user_ids": False, "biases": False}},

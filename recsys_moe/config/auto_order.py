@@ -57,10 +57,12 @@ def _sequence(facts: Facts) -> None:
     facts.choose("model.sequence_length", 200, "the last events; longer ones rarely say more")
     facts.choose("model.sequence_blocks", 2, "as in the recipes")
     facts.choose("model.sequence_dropout", dropout, f"{facts.rows:,} rows")
-    has_product = facts.positive is not None and facts.values.get("model.bilinear_rank") != 0
-    why = "without it an encoder learns little about order" if has_product else "no product to rank"
-    facts.choose("model.next_item_weight", 1.0 if has_product else 0.0, why)
-    if facts.positive is None or facts.schema.negatives is None:
+    is_drawn = facts.positive is not None and facts.schema.negatives is not None
+    has_product = is_drawn and facts.values.get("model.bilinear_rank") != 0
+    why = "no product to rank" if is_drawn else "what comes next is not what is liked"
+    why = "without it an encoder learns little about order" if has_product else why
+    facts.choose("model.next_item_weight", float(has_product), why)
+    if not is_drawn:
         why = "labels stay the same in every epoch: a loud encoder would learn rows by heart"
         facts.choose("model.sequence_gain", FAINT, why)
     why = "rows of one second do not see each other; log, if the rows are in their true order"

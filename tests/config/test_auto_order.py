@@ -74,7 +74,7 @@ def test_other_protocols_and_short_histories_keep_what_they_had() -> None:
 SEQUENCE = {
     **{"model.sequence": "lru", "model.sequence_length": 200, "model.sequence_blocks": 2},
     **{"model.sequence_dropout": 0.4, "model.sequence_gain": 0.03, "data.tie_rule": "strict"},
-    "model.next_item_weight": 1.0,
+    "model.next_item_weight": 0.0,
     "trainer.precision": "32-true",
 }
 
