@@ -56,18 +56,21 @@ FEW_LOGS: dict[str, tuple[str, ...]] = {
 }
 """All events of a few users of a real log, in order; only run where `--logs` names them."""
 OWN = (*TABLE, *TIMED_USERS, "--task=like:binary=like")
-BOTH = (*OWN, "--task=score:regression=rating")
+RATED = "--task=score:regression=rating"
 SHOWN_THINGS = (*TABLE, *TIMED, "--task=click:binary=click")
 VISITS = ("--user=visitor", "--item=page", "--timestamp=time", "--task=click:binary=clicked")
 OWN_LOGS: dict[str, tuple[str, ...]] = {
     "likes-100k-time": (*OWN, "--protocol=time"),
     "likes-100k-last": (*OWN, "--protocol=leave-last"),
     "likes-1m-time": (*OWN, "--protocol=time"),
-    "likes-and-ratings-1m-time": (*BOTH, "--protocol=time"),
+    "likes-and-ratings-1m-time": (*OWN, RATED, "--protocol=time"),
+    "ratings-100k-time": (*TABLE, *TIMED_USERS, RATED, "--protocol=time"),
+    "ratings-1m-time": (*TABLE, *TIMED_USERS, RATED, "--protocol=time"),
     "drift-shown-time": (*SHOWN_THINGS, "--protocol=time"),
     "visits-time": (*TABLE, *VISITS, "--task=seconds:duration=seconds", "--protocol=time"),
 }
-"""Logs in order with negatives of their own; only run where `--logs` names them."""
+"""Logs in order whose labels stay the same in every epoch: negatives of their own, or ratings
+alone. Only run where `--logs` names them."""
 
 
 def packaged(package: str, file: str, *, work: Path) -> Path:
@@ -180,7 +183,7 @@ def prepared(log: str, work: Path, raw: Path | None) -> Path:
             MADE[log](work / f"{log}.csv")
         if log in FEW_LOGS:
             few_users(work / f"{log}.csv", raw)
-        if log.startswith("likes-"):
+        if log in OWN_LOGS and log not in MADE:
             likes(work / f"{log}.csv", raw)
         given = (LOGS | FEW_LOGS | OWN_LOGS)[log]
         words = [word.format(raw=raw, work=work, log=log) for word in given]
