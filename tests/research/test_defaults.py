@@ -15,12 +15,14 @@ from research.defaults_ahead import standing, word
 from research.defaults_ahead import table as ahead_table
 from research.defaults_judge import of_auc, of_mse
 from research.defaults_left_out import left_out, table
-from research.defaults_logs import LOGS, MADE, prepared
+from research.defaults_logs import FEW_LOGS, LOGS, MADE, OWN_LOGS, prepared
 from research.defaults_trials import table as trials_table
 from research.defaults_trials import tuned
 
+OF_ALL = ["automatic", "fixed", "recipe", "draw-0", "as if sampled", *defaults.OTHERS]
 
-@pytest.mark.parametrize("contender", ["automatic", "fixed", "recipe", "draw-0", *defaults.OTHERS])
+
+@pytest.mark.parametrize("contender", OF_ALL)
 def test_each_contender_is_a_configuration(contender: str, prepared: Path) -> None:
     config = defaults.config_of(contender, "ml-1m", Schema.load(prepared), 3)
     assert config.trainer.seed == 3
@@ -41,11 +43,12 @@ def test_a_finished_row_is_found_again(tmp_path: Path) -> None:
 
 
 def test_every_log_made_up_is_prepared() -> None:
-    assert set(MADE) <= set(LOGS)
-    assert all(words[0] in ("synthetic", "table", "books", "movielens") for words in LOGS.values())
+    every = LOGS | FEW_LOGS | OWN_LOGS
+    assert set(MADE) <= set(every) and len(every) == len(LOGS) + len(FEW_LOGS) + len(OWN_LOGS)
+    assert all(words[0] in ("synthetic", "table", "books", "movielens") for words in every.values())
 
 
-@pytest.mark.parametrize("log", ["heavy-tails", "drift-old", "synthetic-3k"])
+@pytest.mark.parametrize("log", ["heavy-tails", "drift-old", "synthetic-3k", "drift-shown-time"])
 def test_a_log_of_the_study_is_prepared_once(log: str, tmp_path: Path) -> None:
     folder = prepared(log, tmp_path, None)
     text = (folder / "schema.json").read_bytes()
