@@ -51,7 +51,10 @@ def remedies(
         counts = schema.labels.get("train", {}).get(task.name, {})
         if behind is None:
             continue
-        of_labels, of_run = KINDS[task.kind].advice_behind(counts), _ahead(behind, result, epochs)
+        of_labels, of_run = (
+            KINDS[task.kind].advice_behind(counts),
+            _ahead(behind, result, epochs, config),
+        )
         of_run = of_run or ("" if of_labels else _of_run(behind, config))
         if found := "; ".join(filter(None, (of_run, of_labels))):
             yield f"{task.name}: {found}"
@@ -63,19 +66,26 @@ def _behind(result: dict[str, Any], epochs: Mapping[int, Numbers], task: Task) -
         if place == task.name:
             bound = result["baselines"][place][name][metric]
             numbers = {n: row.get(f"val/{place}/{metric}") for n, row in epochs.items()}
-            by_epoch = {n: one for n, one in numbers.items() if one is not None}
+            by_epoch = {n: one for n, one in numbers.items() if one is not None and one == one}
             return _Behind(task, metric, bound, by_epoch)
     return None
 
 
-def _ahead(behind: _Behind, result: dict[str, Any], epochs: Mapping[int, Numbers]) -> str:
-    """Of an epoch in which the metric was ahead, and all that is ahead now was so too."""
-    if not behind.by_epoch or not _is_ahead(behind.metric, behind.value, behind.bound):
+def _ahead(
+    behind: _Behind, result: dict[str, Any], epochs: Mapping[int, Numbers], config: Config
+) -> str:
+    """Of an epoch in which the metric was ahead, and all that is ahead now was known to be so."""
+    what = f"{behind.task.name}/{behind.metric}"
+    if not behind.by_epoch or config.trainer.monitor == what:
+        return ""
+    if not _is_ahead(behind.metric, behind.value, behind.bound):
         return ""
     before = {**result, "tasks": _at(result["tasks"], epochs[behind.best])}
+    compared = {(task, metric) for task, _, metric in _compared(result)}
+    if not compared <= {(task, metric) for task, _, metric in _compared(before)}:
+        return ""
     if not {*_places(before)} <= {*_places(result)}:
         return ""
-    what = f"{behind.task.name}/{behind.metric}"
     return f"epoch {behind.best} had {behind.figure}; try trainer.monitor={what}"
 
 
@@ -84,21 +94,28 @@ def _is_ahead(metric: str, value: float, bound: float) -> bool:
 
 
 def _at(tasks: dict[str, Any], numbers: Numbers) -> dict[str, Any]:
-    """The metrics of an epoch, where metrics.csv has them."""
+    """The metrics of an epoch; None where metrics.csv has none."""
     return {
-        task: {name: numbers.get(f"val/{task}/{name}", own) for name, own in metrics.items()}
+        task: {name: numbers.get(f"val/{task}/{name}") for name in metrics}
         for task, metrics in tasks.items()
     }
 
 
-def _places(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Task, baseline and metric of each baseline that is not beaten."""
+def _compared(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Task, baseline and metric of each baseline that has a value beside one of the model."""
     for task, named in result["baselines"].items():
         for name, metrics in named.items():
             for metric, bound in metrics.items():
-                one = {**result, "baselines": {task: {name: {metric: bound}}}}
-                if any(missed(one)):
+                if bound is not None and result["tasks"][task].get(metric) is not None:
                     yield task, name, metric
+
+
+def _places(result: dict[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Those that are not beaten."""
+    for task, name, metric in _compared(result):
+        bound = result["baselines"][task][name][metric]
+        if any(missed({**result, "baselines": {task: {name: {metric: bound}}}})):
+            yield task, name, metric
 
 
 def _of_run(behind: _Behind, config: Config) -> str:

@@ -58,7 +58,17 @@ def with_choices(
     for key in sorted(asked - {one.key for one in made}):
         logger.info("%s=auto: nothing to choose for these data, so the default stays", key)
         own = without(own, key)
-    return merge_all([own, *(nested(one.key, one.value) for one in made)]), made
+    found = merge_all([own, *(nested(one.key, one.value) for one in made)])
+    _check_known(asked, found)
+    return found, made
+
+
+def _check_known(asked: set[str], found: dict[str, Any]) -> None:
+    """Raise ConfigError for an `auto` of a setting that the model or the router does not have."""
+    if asked:
+        known = {key for key, _ in flat(parse_config(found).model_dump(mode="json"))}
+        for key in sorted(asked - known):
+            raise ConfigError(f"{key} must be a setting of the model or router, got auto; omit it")
 
 
 def say(made: Sequence[Choice]) -> None:

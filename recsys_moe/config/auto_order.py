@@ -59,11 +59,13 @@ def _sequence(facts: Facts) -> None:
     facts.choose("model.sequence_dropout", dropout, f"{facts.rows:,} rows")
     is_drawn = facts.positive is not None and facts.schema.negatives is not None
     has_product = is_drawn and facts.values.get("model.bilinear_rank") != 0
-    why = "no product to rank" if is_drawn else "what comes next is not what is liked"
+    why = "what comes next is not what is liked"
+    if is_drawn or facts.positive is None:
+        why = "no product to rank"
     why = "without it an encoder learns little about order" if has_product else why
     facts.choose("model.next_item_weight", float(has_product), why)
     if not is_drawn:
-        why = "labels stay the same in every epoch: a loud encoder would learn rows by heart"
+        why = "no negatives are drawn: a loud encoder would learn rows by heart"
         facts.choose("model.sequence_gain", FAINT, why)
     why = "rows of one second do not see each other; log, if the rows are in their true order"
     facts.choose("data.tie_rule", "strict", why)

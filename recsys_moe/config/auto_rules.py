@@ -190,6 +190,8 @@ def _tables(facts: Facts) -> None:
     if has_bags and facts.ratings:
         facts.choose("model.bag_ratings", "linear", "all ratings train both embeddings of an item")
     needed, why = _fitted_means(facts)
+    if facts.values.get("model.user_ids") is False:
+        needed, why = False, "biases are of ids"
     facts.choose("model.biases", needed, why)
 
 

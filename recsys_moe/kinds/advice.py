@@ -20,7 +20,7 @@ def of_numbers(label_N: Any) -> str:
         return f"all labels are {low:g} in float32: nothing to learn"
     if ((label_N == low) | (label_N == high)).all():
         places = "" if (low, high) == (0, 1) else ", with 0 and 1 instead"
-        return f"labels are {low:g} and {high:g}: use binary{places}"
+        return f"labels are {low:.9g} and {high:.9g}: use binary{places}"
     skewness = skewness_of(label_N)
     if low < 0 or high <= 1 or skewness < SKEWED:  # the square of a share is bounded
         return ""
@@ -34,7 +34,7 @@ def of_numbers(label_N: Any) -> str:
 def of_counts(counts: Mapping[str, float]) -> str:
     """By the counts of a regression in schema.json, empty where it has none."""
     mean, std = counts.get("mean", 0.0), counts.get("std", 0.0)
-    if counts.get("min", -1.0) < 0 or std <= WIDE * mean:
+    if counts.get("min", -1.0) < 0 or counts["max"] <= 1 or std <= WIDE * mean:
         return ""
     kinds = "duration (count for whole numbers)" if counts["min"] > 0 else "count for whole numbers"
     return (

@@ -82,7 +82,8 @@ def concordance(scores_N: Tensor, labels_N: Tensor) -> float | None:
         return None
     if not untied:
         return 0.5
-    tau = kendalltau(scores_N.numpy(), labels_N.numpy()).statistic
+    columns = (one.detach().cpu().double().numpy() for one in (scores_N, labels_N))
+    tau = kendalltau(*columns).statistic
     return (float(tau) * math.sqrt(untied / different) + 1) / 2
 
 

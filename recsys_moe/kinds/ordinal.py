@@ -15,6 +15,9 @@ from recsys_moe.kinds.regression import Regression, RegressionMetrics
 if TYPE_CHECKING:
     from torch import Tensor
 
+TINY = 1e-300
+"""Least difference of two cumulative shares."""
+
 
 class Ordinal(Regression):
     """Cumulative logits: P(label > level k) = sigmoid(logit - t_k) (McCullagh 1980, "Regression
@@ -97,7 +100,7 @@ class Ordinal(Regression):
         above_BK = torch.cat([zeros_B, functional.logsigmoid(gaps_BK)], -1)
         below_BK = torch.cat([functional.logsigmoid(-gaps_BK), zeros_B], -1)
         # In double: two thresholds about a rare level are one in float32.
-        between = [math.log(-math.expm1(low - high)) for low, high in pairwise(cuts)]
+        between = [math.log(max(-math.expm1(low - high), TINY)) for low, high in pairwise(cuts)]
         between_K = logits_B.new_tensor([0.0, *between, 0.0][: len(self.levels)])
         return above_BK + below_BK + between_K
 

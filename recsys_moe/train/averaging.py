@@ -54,6 +54,9 @@ class WeightAverage(Callback):
     @contextmanager
     def in_use(self, module: LightningModule) -> Iterator[None]:
         """With the weights that are validated."""
+        if not self.decay:
+            yield
+            return
         self._exchange(module)
         try:
             yield

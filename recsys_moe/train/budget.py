@@ -46,6 +46,8 @@ LATER = 1.03
 """How many times as long later epochs take as the first."""
 SHORTEST = 1e-3
 """Seconds of an epoch: a coarse clock may stand still in one of a few rows."""
+LEAST_SHARE = 0.2
+"""Of the batches of an epoch, below which a resumed run does not tell how long one takes."""
 FEW_STEPS = 1000
 """Of a plan, below which smaller batches end ahead (research/defaults.md)."""
 GIVES_MORE = ("trainer.batch_size", "optim.lr")
@@ -192,15 +194,26 @@ class Deadline(Callback):
 
     def on_train_start(self, trainer: Trainer, *unused: Any) -> None:
         """For the rest of an epoch, which does not begin again."""
-        self.begun = time.monotonic()
-        self.share = 1 - first_batch(trainer) / trainer.num_training_batches
+        self._begin(1 - first_batch(trainer) / max(trainer.num_training_batches, 1))
 
     def on_train_epoch_start(self, *unused: Any) -> None:
-        self.begun, self.share = time.monotonic(), 1.0
+        self._begin(1.0)
+
+    def _begin(self, share: float) -> None:
+        self.begun, self.share = time.monotonic(), share
+        self.trained: float | None = None
+        """When the last batch had been trained."""
+
+    def on_validation_start(self, *unused: Any) -> None:
+        self.trained = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
+        if self.share < LEAST_SHARE:
+            return
         now, done = time.monotonic(), trainer.current_epoch + 1
-        epoch = LATER * max((now - self.begun) / (self.share or 1), SHORTEST)
+        trained = now if self.trained is None else self.trained
+        took = (trained - self.begun) / self.share + now - trained
+        epoch = LATER * max(took, SHORTEST)
         left = max(int((self.end - now) / epoch), 0)
         if done == 1 and self.most:
             assert isinstance(module, RecModule)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,7 @@ def said(
     own: float,
     auc: list[float] | None = None,
     counts: dict[str, float] = RATING,
+    monitor: str = "loss",
     **model: Any,
 ) -> list[str]:
     """For epochs with these MSE, where the mean has 1.0."""
@@ -47,9 +49,10 @@ def said(
         "baselines": {"watch": {"popularity": {"auc": 0.7}}, "seconds": {"mean": {"mse": 1.0}}},
     }
     epochs = {n: {"val/loss": 1.0, "val/seconds/mse": one} for n, one in enumerate(mse, 1)}
-    for n, one in enumerate(auc or [], 1):
+    for n, one in enumerate([0.8] * len(mse) if auc is None else auc, 1):
         epochs[n]["val/watch/auc"] = one
-    config = parse_config({"model": model, "trainer": {"max_epochs": 9}, "optim": {"lr": 0.004}})
+    trainer = {"max_epochs": 9, "monitor": monitor}
+    config = parse_config({"model": model, "trainer": trainer, "optim": {"lr": 0.004}})
     return [*remedies(result, epochs, config, schema_of(counts))]
 
 
@@ -96,6 +99,13 @@ def test_an_epoch_in_which_another_task_was_behind_is_not_offered() -> None:
     """Watch has an AUC of .8 now, popularity .7."""
     assert "monitor" in said([0.9, 1.1], own=1.1, auc=[0.71, 0.8])[0]
     assert said([0.9, 1.1], own=1.1, auc=[0.69, 0.8], biases=True) == []
+    assert said([0.9, 1.1], own=1.1, auc=[], biases=True) == []  # not known
+
+
+def test_a_monitor_that_is_set_is_not_offered_again_and_nan_is_no_best_epoch() -> None:
+    assert said([0.9, 1.1], own=1.1, monitor="seconds/mse", biases=True) == []
+    (line,) = said([math.nan, 0.9, 1.2], own=1.2)
+    assert line.startswith("seconds: epoch 2 had MSE 0.9000")
 
 
 def test_means_are_offered_where_there_are_none() -> None:

@@ -113,6 +113,24 @@ def test_every_choice_may_be_auto_and_says_why() -> None:
         assert len({one.key for one in made}) == len(made)
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"name": "two_tower", "num_experts": "auto"},
+        {"router": {"name": "softmax", "k": "auto"}},
+    ],
+)
+def test_auto_of_a_setting_that_is_none_is_refused(model: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="must be a setting of the model or router, got auto"):
+        with_choices({"model": model}, schema_of(), everything=False)
+
+
+def test_users_without_ids_have_no_biases() -> None:
+    sparse = schema_of(20_000, 9000, 3000)
+    assert chosen(sparse)["model.biases"] is True
+    assert chosen(sparse, model__user_ids=False)["model.biases"] is False
+
+
 def test_few_rows_get_a_small_dense_model_and_more_a_sampled_one() -> None:
     names = ("router.name", "num_experts", "embedding_dim", "expert_dim", "tower_dims")
     few, more = (chosen(schema_of(rows)) for rows in (29_999, 30_000))

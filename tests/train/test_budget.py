@@ -266,17 +266,29 @@ def test_a_resumed_run_ends_in_time_and_its_first_epoch_still_plans(
     assert 50 < deadline.end - time.monotonic() <= 54
 
 
-def test_the_rest_of_an_epoch_stands_for_the_whole_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """4 s for the last 10 of 40 batches: of 40 s, 36 are left for epochs of 16 * 1.03."""
-    now = 0.0
+@pytest.mark.parametrize(
+    ("ready", "planned_epochs"),
+    [
+        (30, [1 + 2]),  # 2.5 s for 10 of 40 batches, 2 s of validation: epochs of 12 * 1.03 s
+        (0, [1 + 2]),  # 10 s for all of them
+        (33, []),  # 7 of 40 tell too little
+        (40, []),
+    ],
+)
+def test_the_rest_of_an_epoch_stands_for_the_whole_one(
+    ready: int, planned_epochs: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch takes .25 s; of 40 s, 35.5 or 28 are left."""
+    now, found = 0.0, list[int]()
     monkeypatch.setattr(budget, "time", SimpleNamespace(monotonic=lambda: now))
-    planned_epochs: list[int] = []
-    monkeypatch.setattr(Deadline, "_plan", lambda *given: planned_epochs.append(given[-1]))
-    progress = SimpleNamespace(current=SimpleNamespace(ready=30))
+    monkeypatch.setattr(Deadline, "_plan", lambda *given: found.append(given[-1]))
+    progress = SimpleNamespace(current=SimpleNamespace(ready=ready))
     loop = SimpleNamespace(restarting=True, epoch_loop=SimpleNamespace(batch_progress=progress))
     trainer: Any = SimpleNamespace(fit_loop=loop, num_training_batches=40, current_epoch=0)
     deadline, module = Deadline(40, 9), RecModule.__new__(RecModule)
     deadline.on_train_start(trainer)
-    now += 4
+    now += 0.25 * (40 - ready)
+    deadline.on_validation_start()
+    now += 2
     deadline.on_train_epoch_end(trainer, module)
-    assert planned_epochs == [1 + 2]
+    assert found == planned_epochs
