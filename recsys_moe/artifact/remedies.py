@@ -51,10 +51,8 @@ def remedies(
         counts = schema.labels.get("train", {}).get(task.name, {})
         if behind is None:
             continue
-        of_labels, of_run = (
-            KINDS[task.kind].advice_behind(counts),
-            _ahead(behind, result, epochs, config),
-        )
+        of_labels = KINDS[task.kind].advice_behind(counts)
+        of_run = _ahead(behind, result, epochs, config)
         of_run = of_run or ("" if of_labels else _of_run(behind, config))
         if found := "; ".join(filter(None, (of_run, of_labels))):
             yield f"{task.name}: {found}"

@@ -20,7 +20,7 @@ MANY_NEW = 0.4
 NEW_USERS = 0.02
 """Share of training rows that are as of a user without events."""
 FAINT = 0.03
-"""Of `model.sequence_gain`; .1 is half way back to 1."""
+"""Of `model.sequence_gain` (research/defaults.md)."""
 LEAST_STEPS = 390
 """Of training, on the smallest logs."""
 
@@ -57,18 +57,21 @@ def _sequence(facts: Facts) -> None:
     facts.choose("model.sequence_length", 200, "the last events; longer ones rarely say more")
     facts.choose("model.sequence_blocks", 2, "as in the recipes")
     facts.choose("model.sequence_dropout", dropout, f"{facts.rows:,} rows")
-    is_drawn = facts.positive is not None and facts.schema.negatives is not None
-    has_product = is_drawn and facts.values.get("model.bilinear_rank") != 0
-    why = "what comes next is not what is liked"
-    if is_drawn or facts.positive is None:
-        why = "no product to rank"
-    why = "without it an encoder learns little about order" if has_product else why
-    facts.choose("model.next_item_weight", float(has_product), why)
-    if not is_drawn:
+    weight, why = _next_item(facts)
+    facts.choose("model.next_item_weight", weight, why)
+    if facts.positive is None or facts.has_own_negatives:
         why = "no negatives are drawn: a loud encoder would learn rows by heart"
         facts.choose("model.sequence_gain", FAINT, why)
     why = "rows of one second do not see each other; log, if the rows are in their true order"
     facts.choose("data.tie_rule", "strict", why)
+
+
+def _next_item(facts: Facts) -> tuple[float, str]:
+    if facts.positive is None or facts.values.get("model.bilinear_rank") == 0:
+        return 0.0, "no product to rank"
+    if facts.has_own_negatives:
+        return 0.0, "what comes next is not what is liked"
+    return 1.0, "without it an encoder learns little about order"
 
 
 def _bags(facts: Facts) -> None:

@@ -87,8 +87,11 @@ class Facts:
     @property
     def follows_order(self) -> bool:
         """Whether that decides the other settings: not where the log has negatives of its own."""
-        has_own = self.positive is not None and self.schema.negatives is None
-        return self.reads_order and not has_own
+        return self.reads_order and not self.has_own_negatives
+
+    @property
+    def has_own_negatives(self) -> bool:
+        return self.positive is not None and self.schema.negatives is None
 
     @cached_property
     def positive(self) -> int | None:

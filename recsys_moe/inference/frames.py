@@ -15,7 +15,7 @@ from recsys_moe.frames import WANTED, arrow_table, is_frame, is_pandas
 from recsys_moe.inference.cold_start.columns import columns_read
 from recsys_moe.inference.cold_start.whom import ENTITIES, ColdItem, Entity
 from recsys_moe.inference.files.predict import rows_per_piece, with_scores
-from recsys_moe.inference.scorer import Scorer
+from recsys_moe.inference.id_scorer import IdScorer
 from recsys_moe.kinds import KINDS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ LABEL = "DataFrame"
 
 
 def scored_frame(
-    predictor: Scorer,
+    predictor: IdScorer,
     frame: Any,
     calibrate: bool,
     *,
@@ -60,7 +60,7 @@ def scored_frame(
     return found.drop(columns=left_out)
 
 
-def _scored(predictor: Scorer, table: pa.Table, ids: tuple[str, str]) -> pa.Table:
+def _scored(predictor: IdScorer, table: pa.Table, ids: tuple[str, str]) -> pa.Table:
     """The predictions alone. `ids`: columns of users and items."""
     rows = rows_per_piece(predictor)
     scored = [
@@ -70,7 +70,7 @@ def _scored(predictor: Scorer, table: pa.Table, ids: tuple[str, str]) -> pa.Tabl
     return pa.concat_tables(one.drop_columns(table.column_names) for one in scored)
 
 
-def _id_column(predictor: Scorer, entity: str, asked: Any, names: list[str]) -> str:
+def _id_column(predictor: IdScorer, entity: str, asked: Any, names: list[str]) -> str:
     """The column that is asked for, or that `prepare` read the ids from, or the entity's name.
 
     Raises DataError where none is there.
@@ -88,7 +88,7 @@ def _id_column(predictor: Scorer, entity: str, asked: Any, names: list[str]) -> 
 
 
 def ranked_frame(
-    predictor: Scorer, users: Sequence[Any], lists: Sequence[Sequence[Any]], score: Any
+    predictor: IdScorer, users: Sequence[Any], lists: Sequence[Sequence[Any]], score: Any
 ) -> pd.DataFrame:
     """A row for each user and rank: `user` (None for a cold-start user), `unseen_user`, `rank`,
     `item`, `title`, and the scores of the lists; `score`: what they are ranked by."""

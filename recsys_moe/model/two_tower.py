@@ -78,10 +78,8 @@ class TwoTowerRanker(Ranker):
         if model.trend is not None and users.moment is not None:
             at_once = max(1, ROWS_PER_CHUNK // max(1, len(item_N)))
             for place_U in torch.arange(users.rows).split(at_once):
-                place_B, item_B = (
-                    place_U.repeat_interleave(len(item_N)),
-                    item_N.repeat(len(place_U)),
-                )
+                place_B = place_U.repeat_interleave(len(item_N))
+                item_B = item_N.repeat(len(place_U))
                 added_B = self._trend(users, user_UD, place_B, item_B, column)
                 logits_UN[place_U] += added_B.view(len(place_U), len(item_N))
         if model.biases is None:

@@ -15,7 +15,7 @@ from research.defaults_ahead import standing, word
 from research.defaults_ahead import table as ahead_table
 from research.defaults_judge import of_auc, of_mse
 from research.defaults_left_out import left_out, table
-from research.defaults_logs import FEW_LOGS, LOGS, MADE, OWN_LOGS, prepared
+from research.defaults_logs import FEW_LOGS, FROM_RAW, LOGS, MADE, OWN_LOGS, PLAIN_LOGS, prepared
 from research.defaults_trials import table as trials_table
 from research.defaults_trials import tuned
 
@@ -43,8 +43,9 @@ def test_a_finished_row_is_found_again(tmp_path: Path) -> None:
 
 
 def test_every_log_made_up_is_prepared() -> None:
-    every = LOGS | FEW_LOGS | OWN_LOGS
-    assert set(MADE) <= set(every) and len(every) == len(LOGS) + len(FEW_LOGS) + len(OWN_LOGS)
+    parts = (LOGS, FEW_LOGS, OWN_LOGS, PLAIN_LOGS)
+    every = {log: words for part in parts for log, words in part.items()}
+    assert {*MADE, *FROM_RAW} <= set(every) and len(every) == sum(map(len, parts))
     assert all(words[0] in ("synthetic", "table", "books", "movielens") for words in every.values())
 
 

@@ -11,7 +11,7 @@ from recsys_moe.errors import DataError
 from recsys_moe.inference.cold_start.features import SEPARATOR, RawHistory, history_of, is_missing
 from recsys_moe.inference.cold_start.whom import ColdItem, ColdUser, Entity, Resolved
 from recsys_moe.inference.events.user_events import Identity
-from recsys_moe.inference.scorer import Scorer
+from recsys_moe.inference.id_scorer import IdScorer
 from recsys_moe.inference.vocabulary import Ids
 
 HISTORY = "history"
@@ -19,7 +19,7 @@ HISTORY = "history"
 
 
 def with_columns(
-    predictor: Scorer, entity: Entity, ids: Ids, rows: pa.Table, rows_before: int = 0
+    predictor: IdScorer, entity: Entity, ids: Ids, rows: pa.Table, rows_before: int = 0
 ) -> tuple[Resolved, dict[str, int]]:
     """The ids, with the unknown ones as cold-start users or items made of the columns of `rows`.
 
@@ -53,14 +53,14 @@ def with_columns(
     return Resolved(index_N, parts, unused, identities), counts
 
 
-def columns_read(predictor: Scorer, entity: Entity) -> list[str]:
+def columns_read(predictor: IdScorer, entity: Entity) -> list[str]:
     """The columns that describe an unknown user or item, where a file has them."""
     names = predictor.cold_users.readers[entity].names
     has_history = entity == "user" and predictor.artifact.config.model.item_bag != "none"
     return [*names, HISTORY] if has_history and HISTORY not in names else names
 
 
-def _cold(predictor: Scorer, entity: Entity, cells: dict[str, Any]) -> ColdItem:
+def _cold(predictor: IdScorer, entity: Entity, cells: dict[str, Any]) -> ColdItem:
     names = predictor.cold_users.readers[entity].names
     features = {name: cells[name] for name in names if name in cells}
     if entity == "item":

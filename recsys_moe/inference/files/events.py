@@ -19,8 +19,7 @@ def observe_file(predictor: Predictor, path: Path) -> None:
     """Let `predictor` see the events of a file as `serve --events` does, in the same form.
 
     The file is only read; no event is too old, no user is evicted, and popularity is known at any
-    of its times. Raises ConfigError for a
-    model that reads no events, DataError with the line.
+    of its times. Raises ConfigError for a model that reads no events, DataError with the line.
     """
     store, reader = predictor.store, predictor.cold_users.events
     if store is None or reader is None:

@@ -27,7 +27,7 @@ from recsys_moe.inference.files.tables import (
     read_pieces,
     write_table,
 )
-from recsys_moe.inference.scorer import Scorer
+from recsys_moe.inference.id_scorer import IdScorer
 from recsys_moe.inference.threads import in_turn
 from recsys_moe.inference.vocabulary import checked_ids
 
@@ -36,7 +36,7 @@ FLAGS = ("unseen_user", "unseen_item")
 
 
 def predict_file(
-    predictor: Scorer,
+    predictor: IdScorer,
     source: Path,
     target: Path,
     *,
@@ -80,7 +80,7 @@ def check_paths(source: Path, target: Path, overwrite: bool) -> None:
 
 
 def _scored(
-    predictor: Scorer,
+    predictor: IdScorer,
     file: tuple[Path, Iterator[pa.RecordBatch]],
     ids: tuple[str, str],
     *,
@@ -99,14 +99,14 @@ def _scored(
         yield piece
 
 
-def rows_per_piece(predictor: Scorer) -> int:
+def rows_per_piece(predictor: IdScorer) -> int:
     """So many that no piece cuts rows that are routed together."""
     group = predictor.artifact.config.model.eval_rows
     return max(ROWS_PER_PIECE // group, 1) * group
 
 
 def with_scores(
-    predictor: Scorer, source: Path | str, ids: tuple[str, str], numbered: tuple[pa.Table, int]
+    predictor: IdScorer, source: Path | str, ids: tuple[str, str], numbered: tuple[pa.Table, int]
 ) -> tuple[pa.Table, Counter[str]]:
     """A piece, of the rows from a number on, with its predictions; and what is to be counted."""
     piece, before = numbered
@@ -140,7 +140,7 @@ def with_scores(
     return piece, counts
 
 
-def _tell_missing(predictor: Scorer, source: Path | str, names: list[str]) -> None:
+def _tell_missing(predictor: IdScorer, source: Path | str, names: list[str]) -> None:
     missing = [repr(name) for name in predictor.context.columns if name not in names]
     if missing:
         columns = ", ".join(missing)

@@ -16,8 +16,8 @@ from recsys_moe.inference.vocabulary import Vocabulary
 from recsys_moe.schema import Task
 
 
-class Scorer(Protocol):
-    """See `Predictor`."""
+class IdScorer(Protocol):
+    """Scores raw ids. See `Predictor`."""
 
     artifact: Artifact
     cold_users: ColdStart
